@@ -1,0 +1,93 @@
+"""The tiny model, tokenizer, data and reward that the tests train with; everything is made here, offline."""
+
+from pathlib import Path
+
+import torch
+from datasets import Dataset
+from tokenizers import Regex, Tokenizer, models, pre_tokenizers
+from tokenizers.decoders import Fuse
+from transformers import PreTrainedTokenizerFast, Qwen2Config, Qwen2ForCausalLM
+
+CHARACTERS = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789 .,:;!?+-*/=<>()[]{}'\"_|\n"
+
+CHAT_TEMPLATE = (
+    "{% for m in messages %}<{{ m.role }}>{{ m.content }}</s>{% endfor %}"
+    "{% if add_generation_prompt %}<assistant>{% endif %}"
+)
+
+
+def make_tokenizer() -> PreTrainedTokenizerFast:
+    """One token per character, `<pad>` and `</s>` beside them."""
+    vocabulary = {token: i for i, token in enumerate(["<pad>", "</s>", "<unk>", *CHARACTERS])}
+    tokenizer = Tokenizer(models.WordLevel(vocabulary, unk_token="<unk>"))
+    tokenizer.pre_tokenizer = pre_tokenizers.Split(Regex("."), behavior="isolated")
+    tokenizer.decoder = Fuse()
+    return PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer,
+        pad_token="<pad>",
+        eos_token="</s>",
+        unk_token="<unk>",
+        padding_side="left",
+        chat_template=CHAT_TEMPLATE,
+    )
+
+
+def save_model(path: Path, seed: int = 0) -> str:
+    """Write a random two-layer model and its tokenizer to a folder, and return the folder's name."""
+    tokenizer = make_tokenizer()
+    torch.manual_seed(seed)
+    config = Qwen2Config(
+        vocab_size=len(tokenizer),
+        hidden_size=32,
+        intermediate_size=64,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        max_position_embeddings=256,
+        bos_token_id=None,
+        eos_token_id=tokenizer.eos_token_id,
+        pad_token_id=tokenizer.pad_token_id,
+        initializer_range=0.3,  # far enough from uniform for completions to differ in probability
+    )
+    model = Qwen2ForCausalLM(config)
+    model.save_pretrained(path)
+    tokenizer.save_pretrained(path)
+    return str(path)
+
+
+def make_dataset(num_prompts: int = 16, conversational: bool = False) -> Dataset:
+    """Prompts with one further column, `target`."""
+    prompts = [f"State the final answer {i}" for i in range(num_prompts)]
+    if conversational:
+        return Dataset.from_dict(
+            {"prompt": [[{"role": "user", "content": p}] for p in prompts], "target": list(range(num_prompts))}
+        )
+    return Dataset.from_dict({"prompt": prompts, "target": list(range(num_prompts))})
+
+
+def text_of(completion) -> str:
+    return completion if isinstance(completion, str) else completion[0]["content"]
+
+
+def distinct_characters(completions, **kwargs) -> list[float]:
+    """A reward with many values: the number of different characters."""
+    return [float(len(set(text_of(completion)))) for completion in completions]
+
+
+def default_arguments(output_dir, **overrides) -> dict:
+    """Arguments for a training of a fraction of a second per step on the CPU."""
+    arguments = {
+        "output_dir": str(output_dir),
+        "use_cpu": True,
+        "bf16": False,
+        "report_to": "none",
+        "disable_tqdm": True,
+        "per_device_train_batch_size": 8,
+        "num_generations": 4,
+        "max_completion_length": 6,
+        "max_steps": 2,
+        "logging_steps": 1,
+        "save_strategy": "no",
+        "learning_rate": 1e-3,
+    }
+    return arguments | overrides

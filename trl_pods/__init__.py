@@ -1,0 +1,38 @@
+"""Policy optimisation with down-sampling (PODS) for TRL: sample many rollouts, train on the few that teach most."""
+
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+__version__ = "0.1.0"
+
+if TYPE_CHECKING:
+    from .config import PODSGRPOConfig
+    from .registry import get_strategy, list_strategies, register_strategy
+    from .trainer import PODSGRPOTrainer
+
+__all__ = [
+    "PODSGRPOConfig",
+    "PODSGRPOTrainer",
+    "get_strategy",
+    "list_strategies",
+    "register_strategy",
+]
+
+_MODULE_OF = {
+    "PODSGRPOConfig": "config",
+    "PODSGRPOTrainer": "trainer",
+    "get_strategy": "registry",
+    "list_strategies": "registry",
+    "register_strategy": "registry",
+}
+
+
+def __getattr__(name: str):
+    # Importing lazily keeps `trl-pods --help` from waiting for torch and transformers.
+    if name not in _MODULE_OF:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(f".{_MODULE_OF[name]}", __name__), name)
+
+
+def __dir__() -> list[str]:
+    return sorted([*globals(), *__all__])

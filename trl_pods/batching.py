@@ -1,0 +1,161 @@
+"""
+How many rows are sampled and trained.
+
+P prompts per generation batch, n rollouts sampled and m trained per prompt. TRL's arguments count trained rows, so that
+P = `generation_batch_size` / `num_generations`; generation alone grows, to P n rows.
+"""
+
+import math
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from datasets import Dataset
+from trl import GRPOConfig
+
+
+def prompts_per_generation(args: GRPOConfig) -> int:
+    """
+    Count the prompts of a generation batch over all processes.
+
+    Args:
+        args ([`~trl.GRPOConfig`]):
+            Resolved training arguments.
+
+    Returns:
+        `int`: P = `generation_batch_size` / `num_generations`.
+    """
+    return args.generation_batch_size // args.num_generations
+
+
+def check_rollouts(args: GRPOConfig) -> None:
+    """
+    Check that the sampled rollouts hold the kept ones and divide over the processes.
+
+    Args:
+        args ([`~trl.GRPOConfig`]):
+            Resolved training arguments with `num_rollouts`.
+
+    Raises:
+        ValueError: They do not. The message names values that would do.
+    """
+    num_rollouts, num_kept = args.num_rollouts, args.num_generations
+    num_prompts, num_processes = prompts_per_generation(args), args.world_size
+    if num_rollouts < num_kept:
+        raise ValueError(
+            f"`num_rollouts` is {num_rollouts!r}, but it must be at least `num_generations` ({num_kept}), the number of "
+            "rollouts kept of them. Raise `num_rollouts` or lower `num_generations`."
+        )
+    if num_prompts * num_rollouts % num_processes != 0:
+        step = num_processes // math.gcd(num_prompts, num_processes)
+        below, above = num_rollouts // step * step, -(-num_rollouts // step) * step
+        nearest = " or ".join(str(value) for value in (below, above) if value >= num_kept)
+        raise ValueError(
+            f"`num_rollouts` is {num_rollouts!r}: {num_prompts} prompts per generation batch (`generation_batch_size` "
+            f"{args.generation_batch_size} / `num_generations` {num_kept}) times {num_rollouts} rollouts do not divide "
+            f"over {num_processes} processes. Use a multiple of {step}, such as {nearest}."
+        )
+
+
+def check_dataset(args: GRPOConfig, train_dataset: Any) -> None:
+    """
+    Check that a dataset fills at least one generation batch; TRL trains nothing if it does not.
+
+    Args:
+        args ([`~trl.GRPOConfig`]):
+            Resolved training arguments.
+        train_dataset (`Any`):
+            The `train_dataset` of the trainer. Only a [`~datasets.Dataset`] has a length to check.
+
+    Raises:
+        ValueError: The dataset has too few prompts.
+    """
+    num_prompts = prompts_per_generation(args)
+    if isinstance(train_dataset, Dataset) and len(train_dataset) < num_prompts:
+        raise ValueError(
+            f"`train_dataset` has {len(train_dataset)} prompts, but one generation batch takes {num_prompts} "
+            f"(`generation_batch_size` {args.generation_batch_size} / `num_generations` {args.num_generations}), so "
+            "nothing would be trained. Add prompts, or lower `steps_per_generation`, `gradient_accumulation_steps` or "
+            "`per_device_train_batch_size`."
+        )
+
+
+def explain_group_error(args: GRPOConfig, error: ValueError) -> ValueError:
+    """
+    Say what would do, where TRL complains that the generation batch does not hold whole groups.
+
+    Args:
+        args ([`~trl.GRPOConfig`]):
+            Training arguments that TRL refused.
+        error (`ValueError`):
+            TRL's complaint.
+
+    Returns:
+        `ValueError`: The numbers involved and values that fit, or `error` itself if it is about something else.
+    """
+    batch, group = args.generation_batch_size, args.num_generations
+    if batch is None or batch % group == 0:
+        return error
+    steps = group // math.gcd(args.per_device_train_batch_size * args.world_size, group)
+    groups = [size for size in range(2, batch + 1) if batch % size == 0] or "none: the batch is too small"
+    return ValueError(
+        f"`num_generations` is {group!r} (of `num_rollouts` {args.num_rollouts or 4 * group}), but it must divide the "
+        f"{batch} trained rows of a generation batch: `per_device_train_batch_size` {args.per_device_train_batch_size} "
+        f"x {args.world_size} processes x `steps_per_generation` {args.steps_per_generation} "
+        f"(`gradient_accumulation_steps` is {args.gradient_accumulation_steps}). Set `num_generations` to one of "
+        f"{groups}, or `steps_per_generation` to a multiple of {steps}."
+    )
+
+
+def describe_batch(args: GRPOConfig, train_dataset: Any = None) -> str:
+    """
+    Say in one line what a generation batch samples and trains.
+
+    Args:
+        args ([`~trl.GRPOConfig`]):
+            Resolved training arguments with `num_rollouts`.
+        train_dataset (`Any`, *optional*):
+            Dataset to count the optimizer steps of an epoch of, if it has a length.
+
+    Returns:
+        `str`: The line.
+    """
+    num_prompts = prompts_per_generation(args)
+    steps = args.steps_per_generation * args.num_iterations / args.gradient_accumulation_steps
+    line = (
+        f"Each generation batch: {num_prompts} prompts, {num_prompts * args.num_rollouts} rollouts sampled "
+        f"({args.num_rollouts} per prompt), {num_prompts * args.num_generations} rows trained "
+        f"({args.num_generations} per prompt), {args.per_device_train_batch_size} rows per micro-batch and process, "
+        f"{steps:g} optimizer steps."
+    )
+    if isinstance(train_dataset, Dataset):
+        line += f" An epoch: {len(train_dataset) // num_prompts * steps:g} optimizer steps."
+    return line
+
+
+@contextmanager
+def sized_for_rollouts(args: GRPOConfig) -> Iterator[None]:
+    """
+    Show the sizes of what is sampled in place of what is trained, while `GRPOTrainer` is being built.
+
+    The parent sizes the completions table and vLLM's `max_num_seqs` by these arguments.
+
+    Args:
+        args ([`~trl.GRPOConfig`]):
+            Resolved training arguments with `num_rollouts`. Changed inside the `with` block only.
+    """
+    num_rows = prompts_per_generation(args) * args.num_rollouts
+    shown = {
+        "num_generations": args.num_rollouts,
+        "num_generations_eval": args.num_generations_eval or args.num_generations,
+        "generation_batch_size": num_rows,
+        "steps_per_generation": -(-num_rows // (args.per_device_train_batch_size * args.world_size)),
+    }
+    actual = {name: getattr(args, name) for name in shown}
+    for name, value in shown.items():
+        setattr(args, name, value)
+    try:
+        yield
+    finally:
+        for name, value in actual.items():
+            setattr(args, name, value)

@@ -1,0 +1,159 @@
+"""Training arguments: `GRPOConfig` plus what down-sampling needs."""
+
+import copy
+from dataclasses import dataclass, field, fields
+
+from trl import GRPOConfig
+
+from .batching import check_rollouts, explain_group_error
+from .registry import get_strategy
+from .selection import check_strategy_kwargs
+
+
+@dataclass
+class PODSGRPOConfig(GRPOConfig):
+    r"""
+    Configuration class for the [`PODSGRPOTrainer`].
+
+    It adds the parameters below to those of [`~trl.GRPOConfig`], which keep their meaning: `num_generations` is the
+    number of rollouts per prompt that are *trained*, m, and `per_device_train_batch_size`, `steps_per_generation`,
+    `gradient_accumulation_steps` and `generation_batch_size` count trained rows. So the update's memory depends on m
+    alone; only generation and scoring grow, by n / m. With P = `generation_batch_size` / `num_generations` prompts,
+    each generation samples P * n rollouts and trains P * m. With `num_rollouts` equal to `num_generations`, training is
+    plain GRPO, bit for bit.
+
+    Parameters:
+        num_rollouts (`int`, *optional*):
+            Number of rollouts to sample per prompt, of which `num_generations` are trained. Defaults to 4 *
+            `num_generations`.
+        down_sampling (`str`, *optional*, defaults to `"max_variance"`):
+            Rule that chooses the rollouts to train on: a registered name (see `trl-pods strategies`), or the dotted
+            import path of a function.
+        down_sampling_kwargs (`dict` or `str`, *optional*):
+            Keyword arguments for the rule.
+        advantage_statistics (`str`, *optional*, defaults to `"kept"`):
+            Rollouts of a prompt whose rewards give the mean and standard deviation of its advantages: `"kept"` for
+            those trained, as in the paper, or `"all"` for those sampled.
+        selection_reward (`str`, *optional*):
+            Name of the one reward function to select on. Defaults to the weighted sum of all, also with
+            `multi_objective_aggregation="normalize_then_sum"`.
+        exclude_truncated (`bool`, *optional*, defaults to `False`):
+            Whether to keep a rollout that was cut at `max_completion_length` only where a prompt has fewer than
+            `num_generations` complete ones.
+
+    Raises:
+        ValueError: A value is out of its range, or the batch sizes do not fit each other.
+    """
+
+    _VALID_DICT_FIELDS = GRPOConfig._VALID_DICT_FIELDS + ["down_sampling_kwargs"]
+
+    num_rollouts: int | None = field(
+        default=None,
+        metadata={
+            "help": "Number of rollouts to sample per prompt, of which `num_generations` are trained. Defaults to 4 * "
+            "`num_generations`."
+        },
+    )
+    down_sampling: str = field(
+        default="max_variance",
+        metadata={
+            "help": "Rule that chooses the rollouts to train on: a registered name (see `trl-pods strategies`), or the "
+            "dotted import path of a function."
+        },
+    )
+    down_sampling_kwargs: dict | str | None = field(
+        default=None, metadata={"help": "Keyword arguments for the rule."}
+    )
+    advantage_statistics: str = field(
+        default="kept",
+        metadata={
+            "help": "Rollouts of a prompt whose rewards give the mean and standard deviation of its advantages: "
+            "`kept` for those trained, as in the paper, or `all` for those sampled.",
+            "choices": ["kept", "all"],
+        },
+    )
+    selection_reward: str | None = field(
+        default=None,
+        metadata={
+            "help": "Name of the one reward function to select on. Defaults to the weighted sum of all, also with "
+            "`multi_objective_aggregation='normalize_then_sum'`."
+        },
+    )
+    exclude_truncated: bool = field(
+        default=False,
+        metadata={
+            "help": "Whether to keep a rollout that was cut at `max_completion_length` only where a prompt has fewer "
+            "than `num_generations` complete ones."
+        },
+    )
+
+    def __post_init__(self) -> None:
+        # Before TRL's own checks, which divide by this number.
+        if self.num_generations < 2:
+            raise ValueError(
+                f"`num_generations` is {self.num_generations!r}, but a prompt needs at least 2 trained rollouts to "
+                "compare. Set it to 2 or more."
+            )
+        try:
+            super().__post_init__()
+        except ValueError as error:
+            raise explain_group_error(self, error) from error
+        resolve_rollouts(self)
+
+
+def with_rollouts(args: GRPOConfig) -> GRPOConfig:
+    """
+    Give training arguments the fields of [`PODSGRPOConfig`], with their defaults, where they lack them.
+
+    Args:
+        args ([`~trl.GRPOConfig`]):
+            Arguments for a GRPO trainer.
+
+    Returns:
+        [`~trl.GRPOConfig`]: `args` itself if it is a `PODSGRPOConfig`; otherwise a copy with the fields, of the class
+        `PODSGRPOConfig` where `args` is a plain `GRPOConfig`, and of its own class where that is derived from it.
+
+    Raises:
+        TypeError: `args` is no `GRPOConfig`.
+        ValueError: The batch sizes do not fit the default number of rollouts.
+    """
+    if isinstance(args, PODSGRPOConfig):
+        return args
+    if not isinstance(args, GRPOConfig):
+        raise TypeError(f"`args` must be a `PODSGRPOConfig` or a `GRPOConfig`, got a `{type(args).__name__}`.")
+    args = copy.copy(args)
+    if type(args) is GRPOConfig:
+        args.__class__ = PODSGRPOConfig
+    inherited = {f.name for f in fields(GRPOConfig)}
+    for f in fields(PODSGRPOConfig):
+        if f.name not in inherited:
+            setattr(args, f.name, f.default)
+    resolve_rollouts(args)
+    return args
+
+
+def resolve_rollouts(args: GRPOConfig) -> None:
+    """
+    Set the default of `num_rollouts` and check the fields that `PODSGRPOConfig` adds.
+
+    Args:
+        args ([`~trl.GRPOConfig`]):
+            Training arguments whose `generation_batch_size` is known. Changed in place.
+
+    Raises:
+        ValueError: A value is out of its range, or the rollouts do not divide over the processes.
+    """
+    if args.num_rollouts is None:
+        args.num_rollouts = 4 * args.num_generations
+    check_rollouts(args)
+    if args.advantage_statistics not in ("kept", "all"):
+        raise ValueError(
+            f"`advantage_statistics` is {args.advantage_statistics!r}, but it must be 'kept' or 'all'. Use 'kept' for "
+            "the paper's advantages."
+        )
+    if not isinstance(args.down_sampling_kwargs, dict | None):
+        raise ValueError(
+            f"`down_sampling_kwargs` is {args.down_sampling_kwargs!r}, but it must be a dictionary. On the command line "
+            "write it as JSON, for example '{\"name\": 1}'."
+        )
+    check_strategy_kwargs(args.down_sampling, get_strategy(args.down_sampling), args.down_sampling_kwargs or {})

@@ -1,0 +1,389 @@
+"""
+`PODSGRPOTrainer`: sample n rollouts per prompt, train on m of them.
+
+How it departs from `GRPOTrainer`. Once a generation batch has been generated and scored, the trainer selects m of each
+prompt's n rollouts and narrows every per-row value, in place, inside `_generate`. The rest of TRL's code goes on as if
+only the kept rows had been generated: padding, old and reference log-probs, importance ratios, advantages, the
+denominators of the losses. So they cost what they cost for m rows, and all of TRL's options keep working because TRL's
+code still does them. Evaluation is not down-sampled, and with n = m nothing is changed at all.
+
+Letters: P prompts per generation batch, n rollouts sampled and m kept per prompt, F reward functions, W processes.
+"""
+
+import functools
+import logging
+from collections import defaultdict, deque
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from accelerate.utils import gather_object
+from datasets import Dataset
+from torch.utils.data import DataLoader, Sampler
+from trl import GRPOTrainer
+from trl.trainer.utils import get_config_model_id
+
+from .batching import check_dataset, describe_batch, prompts_per_generation, sized_for_rollouts
+from .compatibility import Generated, check_trl
+from .config import PODSGRPOConfig, with_rollouts
+from .phases import PhaseClock, StepClockCallback
+from .registry import get_strategy
+from .rows import Columns, columns_of, holds_own_share, keep_rows, replace_columns
+from .selection import seeded_generator, select
+from .statistics import advantages_over_all, reward_metrics, selection_metrics, weighted_sum
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass
+class _Selection:
+    """A generation batch, as it was before narrowing, and which of its rows were kept."""
+
+    prompts: list  # of this process, P n / W
+    completions: list  # likewise
+    images: list | None  # likewise
+    rewards_per_func: torch.Tensor  # (P, n, F), of all processes, on the CPU
+    completion_lengths: torch.Tensor  # (P, n), in tokens
+    kept: torch.Tensor  # (P, m) columns, ascending
+
+    @property
+    def kept_rows(self) -> torch.Tensor:
+        """Places of the kept rows among all P n, ascending: long tensor of shape (P m,)."""
+        num_prompts, num_rollouts, _ = self.rewards_per_func.shape
+        return (torch.arange(num_prompts).unsqueeze(1) * num_rollouts + self.kept).flatten()
+
+
+class PODSGRPOTrainer(GRPOTrainer):
+    """
+    Trainer for GRPO with policy optimisation on down-sampled rollouts (PODS, arXiv 2504.13818).
+
+    It overrides `_generate` (select and narrow), `_generate_and_score_completions` (metrics and completions table over
+    all rollouts), `_calculate_rewards` (hand back known rewards), the sampler and the data loader (n rows per prompt),
+    and times the phases of a step. All else is inherited from [`~trl.GRPOTrainer`], whose arguments it takes.
+
+    Args:
+        args ([`PODSGRPOConfig`] or [`~trl.GRPOConfig`], *optional*):
+            Configuration. A plain `GRPOConfig`, or none, gets the defaults of the parameters that `PODSGRPOConfig`
+            adds.
+        *other and **kwargs:
+            All other arguments of [`~trl.GRPOTrainer`].
+
+    Raises:
+        ImportError: The installed TRL is not supported.
+        ValueError: The configuration does not fit the data, the rewards or the number of processes.
+
+    Example:
+
+    ```python
+    from trl_pods import PODSGRPOConfig, PODSGRPOTrainer
+
+    trainer = PODSGRPOTrainer(
+        model="Qwen/Qwen2.5-0.5B-Instruct",
+        reward_funcs=accuracy_reward,
+        args=PODSGRPOConfig(num_rollouts=64, num_generations=16),
+        train_dataset=dataset,
+    )
+    trainer.train()
+    ```
+    """
+
+    _tag_names = ["trl", "grpo", "pods"]
+    _name = "PODS-GRPO"
+    _paper = {
+        "title": "Not All Rollouts are Useful: Down-Sampling Rollouts in LLM Reinforcement Learning",
+        "id": "2504.13818",
+        "citation": (
+            "@article{xu2025pods,\n"
+            "    title        = {{Not All Rollouts are Useful: Down-Sampling Rollouts in LLM Reinforcement Learning}},\n"
+            "    author       = {Yixuan Even Xu and Yash Savani and Fei Fang and Zico Kolter},\n"
+            "    year         = 2025,\n"
+            "    eprint       = {arXiv:2504.13818},\n"
+            "}"
+        ),
+    }
+
+    @functools.wraps(GRPOTrainer.__init__)
+    def __init__(self, model, reward_funcs=None, args=None, train_dataset=None, *other, **kwargs):
+        check_trl()
+        if args is None:
+            name = model if isinstance(model, str) else get_config_model_id(model.config)
+            args = PODSGRPOConfig(f"{name.split('/')[-1]}-PODS-GRPO")
+        args = with_rollouts(args)
+        check_dataset(args, train_dataset)
+        self._num_prompts = prompts_per_generation(args)
+        self.num_rollouts = args.num_rollouts
+        self.clock = PhaseClock()
+        self._inputs: list[dict[str, Any]] | None = None  # rows of the generation batch in progress
+        self._selection: _Selection | None = None  # set once its kept rows are known
+        self._selections_at = (-1, 0)  # optimizer step, and selections made at it
+        self._warned_of: set[str] = set()  # reward functions that gave an infinite reward
+
+        with sized_for_rollouts(args):
+            super().__init__(model, reward_funcs, args, train_dataset, *other, **kwargs)
+        self.num_generations = args.num_generations
+        for table in ("rewards", "extra"):  # their columns take their length when first used, after this
+            self._logs[table] = defaultdict(functools.partial(deque, maxlen=self._num_prompts * self.num_rollouts))
+        self._strategy = get_strategy(args.down_sampling)
+        self._selection_reward = _index_of(args.selection_reward, self.reward_func_names)
+        self._stop_tokens = _stop_tokens(self.model.generation_config, self._tokenizer)
+        self.add_callback(StepClockCallback(self.clock, self._metrics["train"]))
+
+    def train(self, *args, **kwargs):
+        """Train as [`~transformers.Trainer.train`] does, after one line on what a generation batch holds."""
+        if self.accelerator.is_main_process:
+            logger.info(describe_batch(self.args, self.train_dataset))
+        return super().train(*args, **kwargs)
+
+    # The data: every prompt is drawn n times, in generation batches of P n rows.
+
+    def get_train_dataloader(self) -> DataLoader:
+        with self._sampling():
+            return super().get_train_dataloader()
+
+    def _get_train_sampler(self, dataset: Dataset | None = None) -> Sampler:
+        with self._sampling():
+            return super()._get_train_sampler(dataset)
+
+    def _get_dataloader(self, *args, **kwargs) -> DataLoader:
+        if kwargs.get("is_training"):  # the parent counts the trained rows of this process
+            kwargs["batch_size"] = kwargs["batch_size"] * self.num_rollouts // self.args.num_generations
+        return super()._get_dataloader(*args, **kwargs)
+
+    @contextmanager
+    def _sampling(self) -> Iterator[None]:
+        """Show the parent the sizes of what is sampled in place of what is trained."""
+        sizes = self.num_generations, self.args.generation_batch_size
+        self.num_generations = self.num_rollouts
+        self.args.generation_batch_size = self._num_prompts * self.num_rollouts
+        try:
+            yield
+        finally:
+            self.num_generations, self.args.generation_batch_size = sizes
+
+    # A generation batch: generate, score and select within `_generate`, then go on with the kept rows.
+
+    def _generate_and_score_completions(self, inputs: list[dict[str, Any]]) -> dict[str, Any]:
+        with self._measure("prepare"):
+            if not self.model.training or self.num_rollouts == self.num_generations:
+                return super()._generate_and_score_completions(inputs)
+            self._inputs = [dict(row) for row in inputs]  # copies, because they are narrowed and written into
+            try:
+                output = super()._generate_and_score_completions(self._inputs)
+                return self._with_all_rollouts_logged(output)
+            finally:
+                self._inputs = self._selection = None
+
+    def _generate(self, prompts: list) -> tuple:
+        if self._inputs is None:
+            if self.log_completions:
+                self._log_completion_extra("kept", [True] * len(prompts))
+            with self._measure("generate"):
+                return super()._generate(prompts)
+        with self._measure("generate"), self._sampling():
+            generated = Generated(*super()._generate(prompts))
+        if generated.images is None:  # the parent would take those of all its inputs
+            generated = generated._replace(images=_dataset_images(self._inputs))
+        columns = columns_of(generated, len(prompts))
+        _add_extra_fields(self._inputs, generated, columns)
+        with self._measure("reward"):
+            rewards_per_func = super()._calculate_rewards(
+                self._inputs, prompts, generated.completions, generated.completion_ids
+            )
+        with self._measure("select"):
+            self._selection = self._select(prompts, generated, rewards_per_func)
+            self._log_kept_column(len(prompts))
+            return self._narrow(prompts, generated, columns)
+
+    def _calculate_rewards(self, inputs, prompts, completions, completion_ids_list) -> torch.Tensor:
+        if self._selection is not None:
+            rewards = self._selection.rewards_per_func.flatten(0, 1)[self._selection.kept_rows]
+            return rewards.to(self.accelerator.device)
+        with self._measure("reward"):
+            return super()._calculate_rewards(inputs, prompts, completions, completion_ids_list)
+
+    def _select(self, prompts: list, generated: Generated, rewards_per_func: torch.Tensor) -> _Selection:
+        """Choose the rows to keep. Runs on the CPU, alike on all processes."""
+        shape = (self._num_prompts, self.num_rollouts)
+        rewards_per_func = self._without_infinities(rewards_per_func.cpu()).view(*shape, -1)
+        lengths, truncated = (column.view(shape) for column in self._gathered_lengths(generated).unbind(dim=1))
+        if self._selection_reward is None:
+            rewards = weighted_sum(rewards_per_func, self.reward_weights.cpu())
+        else:
+            rewards = rewards_per_func[..., self._selection_reward]
+        if self.args.exclude_truncated:
+            rewards = rewards.masked_fill(truncated.bool(), torch.nan)
+        kept = select(
+            self.args.down_sampling,
+            self._strategy,
+            rewards,
+            self.num_generations,
+            kwargs=self.args.down_sampling_kwargs or {},
+            context={
+                "rewards_per_func": rewards_per_func,
+                "completion_lengths": lengths,
+                "truncated": truncated.bool(),
+                "generator": self._selection_generator(),
+                "step": self.state.global_step,
+            },
+        )
+        return _Selection(prompts[:], generated.completions, generated.images, rewards_per_func, lengths, kept)
+
+    def _narrow(self, prompts: list, generated: Generated, columns: Columns) -> Generated:
+        """Narrow all that the parent goes on with to this process's share of the kept rows."""
+        lists = {"prompts": prompts, "inputs": self._inputs}
+        if self.environments is not None:
+            lists["environment names"] = self._batch_environments
+        share = {
+            "kept": self._selection.kept_rows,
+            "num_rows": len(prompts),
+            "process_index": self.accelerator.process_index,
+            "num_processes": self.accelerator.num_processes,
+        }
+        if self.environments is not None and holds_own_share(**share):
+            # Environments stay where they are: they cannot be sent, and nothing after the rewards needs them.
+            self.environments[:] = keep_rows({"environments": self.environments}, **share)["environments"]
+        narrowed = keep_rows(lists | columns, **share)
+        for name, values in lists.items():
+            values[:] = narrowed.pop(name)
+        return replace_columns(generated, narrowed)
+
+    def _without_infinities(self, rewards_per_func: torch.Tensor) -> torch.Tensor:
+        for i in rewards_per_func.isinf().any(dim=0).nonzero().flatten().tolist():
+            name = self.reward_func_names[i]
+            if name not in self._warned_of and self.accelerator.is_main_process:
+                logger.warning(
+                    f"The reward function {name!r} gave an infinite reward at step {self.state.global_step}. Infinite "
+                    "rewards count as not given, as `None` does; return finite numbers."
+                )
+            self._warned_of.add(name)
+        return rewards_per_func.masked_fill(rewards_per_func.isinf(), torch.nan)
+
+    def _gathered_lengths(self, generated: Generated) -> torch.Tensor:
+        """Tokens that the model generated, and whether the rollout was cut, of all processes: (P n, 2)."""
+        masks = generated.tool_mask or [[1] * len(ids) for ids in generated.completion_ids]
+        rows = [
+            [sum(mask), ids[-1] not in self._stop_tokens]
+            for mask, ids in zip(masks, generated.completion_ids, strict=True)
+        ]
+        return self.accelerator.gather(torch.tensor(rows, dtype=torch.long, device=self.accelerator.device)).cpu()
+
+    def _selection_generator(self) -> torch.Generator:
+        # A step may see several generation batches; a resumed run must count them alike.
+        step = self.state.global_step
+        self._selections_at = (step, self._selections_at[1] + 1 if self._selections_at[0] == step else 0)
+        return seeded_generator(self.args.seed, *self._selections_at)
+
+    # Metrics and the completions table, which describe all n rollouts
+
+    def _with_all_rollouts_logged(self, output: dict[str, Any]) -> dict[str, Any]:
+        selection, weights = self._selection, self.reward_weights.cpu()
+        if selection is None or len(output["prompt_ids"]) != len(self._inputs):
+            raise RuntimeError("`GRPOTrainer` did not go on with the kept rows. Install a supported version of TRL.")
+        metrics = self._metrics["train"]
+        for name, value in reward_metrics(selection.rewards_per_func, weights, self.reward_func_names).items():
+            metrics[name][-1] = value  # in place of the parent's, over the kept rows
+        rewards = weighted_sum(selection.rewards_per_func, weights)
+        for name, value in selection_metrics(rewards, selection.kept, selection.completion_lengths).items():
+            metrics[name].append(value)
+        if self.args.advantage_statistics == "all":
+            advantages = advantages_over_all(
+                selection.rewards_per_func,
+                weights,
+                scale_rewards=self.scale_rewards,
+                aggregation=self.multi_objective_aggregation,
+            )
+            kept_advantages = advantages.gather(1, selection.kept).flatten()
+            own = kept_advantages.view(self.accelerator.num_processes, -1)[self.accelerator.process_index]
+            output["advantages"] = own.to(output["advantages"])
+        else:
+            kept_advantages = torch.tensor(list(self._logs["advantages"])[-selection.kept.numel() :])
+        if self.log_completions:
+            self._log_all_rollouts(selection, kept_advantages)
+        return output
+
+    def _log_all_rollouts(self, selection: _Selection, kept_advantages: torch.Tensor) -> None:
+        rewards = selection.rewards_per_func.flatten(0, 1)
+        advantages = torch.full((len(rewards),), torch.nan).scatter(0, selection.kept_rows, kept_advantages.float())
+        columns = {
+            "prompt": gather_object(selection.prompts),
+            "completion": gather_object(selection.completions),
+            "advantages": advantages.tolist(),
+        }
+        if self._is_vlm and self.log_multimodal:
+            columns["images"] = gather_object(selection.images or [None] * len(selection.prompts))
+        for name, values in columns.items():
+            self._logs[name].clear()
+            self._logs[name].extend(values)
+        for i, name in enumerate(self.reward_func_names):
+            self._logs["rewards"][name].extend(rewards[:, i].tolist())
+
+    def _log_kept_column(self, num_rows: int) -> None:
+        """Add the column `kept` and give all processes the same columns, for the parent to log with all n rollouts."""
+        if not self.log_completions:
+            return
+        first = self.accelerator.process_index * num_rows
+        kept = torch.zeros(self._num_prompts * self.num_rollouts, dtype=torch.bool)
+        kept[self._selection.kept_rows] = True
+        pending = {**self._pending_extra_logs, "kept": kept[first : first + num_rows].tolist()}
+        for name, values in pending.items():
+            if len(values) != num_rows:
+                raise ValueError(
+                    f"`log_extra` was given {len(values)} values for the column {name!r}, but there are {num_rows} "
+                    "rollouts. Pass one value per completion."
+                )
+        self._logs["extra"].clear()
+        self._pending_extra_logs.clear()
+        for name in sorted(set(gather_object(list(pending)))):
+            self._log_completion_extra(name, pending.get(name, [None] * num_rows))
+
+    # Time spent in each phase
+
+    def training_step(self, *args, **kwargs) -> torch.Tensor:
+        with self.clock.measure("update"):
+            return super().training_step(*args, **kwargs)
+
+    def _get_per_token_logps_and_entropies(self, *args, **kwargs):
+        # The forward passes of the loss belong to the update; those before it have no gradient.
+        with nullcontext() if torch.is_grad_enabled() else self._measure("logps"):
+            return super()._get_per_token_logps_and_entropies(*args, **kwargs)
+
+    def _measure(self, phase: str) -> AbstractContextManager[None]:
+        return self.clock.measure(phase) if self.model.training else nullcontext()
+
+
+def _index_of(reward_name: str | None, names: list[str]) -> int | None:
+    if reward_name is None:
+        return None
+    if names.count(reward_name) != 1:
+        raise ValueError(
+            f"`selection_reward` is {reward_name!r}, but it must name exactly one reward function. The reward functions "
+            f"are {names}."
+        )
+    return names.index(reward_name)
+
+
+def _stop_tokens(generation_config: Any, tokenizer: Any) -> set[int | None]:
+    """Tokens that end a complete rollout, as TRL counts them from 1.11 on: all that the model or tokenizer declare."""
+    declared = generation_config.eos_token_id
+    return {*(declared if isinstance(declared, list) else [declared]), tokenizer.eos_token_id, tokenizer.pad_token_id}
+
+
+def _dataset_images(inputs: list[dict[str, Any]]) -> list | None:
+    """The images of the dataset's rows, as TRL reads them: a column `images` of lists, or a column `image`."""
+    if "images" in inputs[0]:
+        images = [row.get("images") for row in inputs]
+    elif "image" in inputs[0]:
+        images = [None if row.get("image") is None else [row["image"]] for row in inputs]
+    else:
+        return None
+    return None if all(image == [] for image in images) else images
+
+
+def _add_extra_fields(inputs: list[dict[str, Any]], generated: Generated, columns: Columns) -> None:
+    """Give the reward functions a `rollout_func`'s further fields: one value per row, or one for all."""
+    for key, value in generated.extra_fields.items():
+        values = columns.get(("extra_fields", key), [value] * len(inputs))
+        for row, own in zip(inputs, values, strict=True):
+            row[key] = own
