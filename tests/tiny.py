@@ -91,3 +91,9 @@ def default_arguments(output_dir, **overrides) -> dict:
         "learning_rate": 1e-3,
     }
     return arguments | overrides
+
+
+def trained_parameters(trainer) -> dict[str, torch.Tensor]:
+    """A copy of the parameters that the trainer updates."""
+    named = trainer.accelerator.unwrap_model(trainer.model).named_parameters()
+    return {name: parameter.detach().clone() for name, parameter in named if parameter.requires_grad}

@@ -1,0 +1,17 @@
+"""Fixtures shared by all tests: the tiny model on disk."""
+
+import os
+
+# One thread: the models are too small to share out, and test processes would wait for each other.
+os.environ["OMP_NUM_THREADS"] = "1"
+os.environ["HF_HUB_OFFLINE"] = "1"
+os.environ["TRL_EXPERIMENTAL_SILENCE"] = "1"
+
+import pytest
+import tiny
+
+
+@pytest.fixture(scope="session")
+def model_path(tmp_path_factory) -> str:
+    """Folder of the tiny model and its tokenizer."""
+    return tiny.save_model(tmp_path_factory.mktemp("model"))

@@ -1,0 +1,143 @@
+"""The completions table, extra columns and extra metrics describe all n rollouts, row by row."""
+
+import math
+from pathlib import Path
+
+import pandas as pd
+import pytest
+import tiny
+import torch
+from recording import Judge, make_trainer, number_in, score
+
+
+def read_tables(output_dir) -> list[pd.DataFrame]:
+    return [pd.read_parquet(file) for file in sorted(Path(output_dir, "completions").glob("*.parquet"))]
+
+
+def logging_judge(extra_calls=None):
+    """A judge that logs its rows' completions as extra columns, `sometimes` in the given calls only."""
+    judge = Judge()
+
+    def judge_and_log(prompts, completions, log_extra, log_metric, **kwargs):
+        log_extra("echo", [f"{number_in(prompt)}:{completion}" for prompt, completion in zip(prompts, completions)])
+        log_metric("longest", float(max(map(len, completions))))
+        rewards = judge(prompts=prompts, completions=completions, **kwargs)
+        if extra_calls is not None and len(judge.calls) in extra_calls:
+            log_extra("sometimes", rewards)
+        return rewards
+
+    return judge, judge_and_log
+
+
+def assert_kept_rows_are_the_trained_ones(trainer, table: pd.DataFrame, inputs: dict) -> None:
+    assert table["kept"].dtype == bool
+    assert table["advantage"].isna().tolist() == (~table["kept"]).tolist()
+    decode = trainer._tokenizer.decode
+    trained = sorted(
+        (row["number"], decode(row["completion"], skip_special_tokens=True), row["advantage"])
+        for row in trainer.rows(inputs)
+    )
+    kept = table[table["kept"]]
+    logged = sorted(zip(kept["prompt"].map(number_in), kept["completion"], kept["advantage"], strict=True))
+    assert [row[:2] for row in logged] == [row[:2] for row in trained]
+    torch.testing.assert_close([row[2] for row in logged], [row[2] for row in trained])
+
+
+@pytest.mark.parametrize("advantage_statistics", ["kept", "all"])
+def test_the_table_holds_every_rollout_and_the_advantages_that_were_trained(
+    advantage_statistics, model_path, tmp_path
+):
+    judge, judge_and_log = logging_judge()
+    trainer = make_trainer(
+        model_path,
+        judge_and_log,
+        tmp_path,
+        log_completions=True,
+        advantage_statistics=advantage_statistics,
+        max_steps=3,
+    )
+    trainer.train()
+    found = read_tables(tmp_path)
+    assert [len(table) for table in found] == [16] * 3
+    for table, inputs, judged in zip(found, trainer.trained, judge.calls, strict=True):
+        assert table["kept"].groupby(table["prompt"]).sum().tolist() == [4, 4]
+        assert_kept_rows_are_the_trained_ones(trainer, table, inputs)
+        assert table["judge_and_log"].tolist() == pytest.approx(list(judged.values()))
+        echo = [f"{number_in(prompt)}:{text}" for prompt, text in zip(table["prompt"], table["completion"])]
+        assert table["echo"].tolist() == echo
+
+
+def test_a_table_of_several_trained_batches_holds_the_generation_batch(model_path, tmp_path):
+    judge, judge_and_log = logging_judge()
+    arguments = {"per_device_train_batch_size": 2, "steps_per_generation": 4, "max_steps": 8}
+    trainer = make_trainer(model_path, judge_and_log, tmp_path, log_completions=True, **arguments)
+    trainer.train()
+    found = read_tables(tmp_path)
+    assert [len(table) for table in found] == [16] * 8
+    for step, table in enumerate(found):
+        assert table["judge_and_log"].tolist() == pytest.approx(list(judge.calls[step // 4].values()))
+        assert table["kept"].sum() == 8
+
+
+def test_a_column_that_only_some_calls_log_stays_in_line(model_path, tmp_path):
+    judge, judge_and_log = logging_judge(extra_calls={1, 3})
+    trainer = make_trainer(model_path, judge_and_log, tmp_path, log_completions=True, max_steps=4)
+    trainer.train()
+    for step, table in enumerate(read_tables(tmp_path), start=1):
+        assert ("sometimes" in table) == (step in {1, 3})
+        if step in {1, 3}:
+            assert table["sometimes"].tolist() == pytest.approx(table["judge_and_log"].tolist())
+
+
+def test_the_table_after_an_evaluation_stays_in_line(model_path, tmp_path):
+    judge, judge_and_log = logging_judge()
+    trainer = make_trainer(
+        model_path,
+        judge_and_log,
+        tmp_path,
+        eval_dataset=tiny.make_dataset(3),
+        eval_strategy="steps",
+        eval_steps=1,
+        per_device_eval_batch_size=3,
+        num_generations_eval=1,
+        log_completions=True,
+        max_steps=3,
+    )
+    evaluated = []
+    log = trainer.log
+
+    def read_after_log(logs, *args):
+        log(logs, *args)
+        if "eval_loss" in logs:
+            evaluated.append(read_tables(tmp_path)[-1])
+
+    trainer.log = read_after_log
+    trainer.train()
+    assert len(evaluated) == 3
+    for table in evaluated:
+        echo = [f"{number_in(prompt)}:{text}" for prompt, text in zip(table["prompt"], table["completion"])]
+        assert table["echo"].tolist() == echo
+        own = table[-3:]
+        assert own["kept"].all() and own["advantage"].notna().all()
+
+
+def test_conversational_tables_name_every_rollout(model_path, tmp_path):
+    dataset = tiny.make_dataset(conversational=True)
+    trainer = make_trainer(model_path, Judge(), tmp_path, train_dataset=dataset, log_completions=True)
+    trainer.train()
+    for table in read_tables(tmp_path):
+        assert len(table) == 16 and table["kept"].sum() == 8
+        rewards = dict(
+            ((row["number"], row["completion"]), row["advantage"])
+            for row in trainer.rows(trainer.trained[table["step"][0] - 1])
+        )
+        assert sorted(table["advantage"].dropna()) == pytest.approx(sorted(rewards.values()))
+
+
+def test_log_metric_is_averaged_over_all_rollouts(model_path, tmp_path):
+    judge, judge_and_log = logging_judge()
+    trainer = make_trainer(model_path, judge_and_log, tmp_path)
+    trainer.train()
+    assert len(trainer.logged("longest")) == 2 and all(math.isfinite(value) for value in trainer.logged("longest"))
+    means = [sum(call.values()) / 16 for call in judge.calls]
+    assert trainer.logged("reward") == pytest.approx(means)

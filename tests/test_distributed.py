@@ -1,0 +1,88 @@
+"""Several real processes under torchrun: the same kept rows and parameters as one, and GRPO's bits with n = m."""
+
+import json
+import os
+import subprocess
+import sys
+from collections import Counter
+from pathlib import Path
+
+import pandas as pd
+import pytest
+import torch
+
+DETERMINISTIC = ["two_groups", "one_group", "all_statistics", "random_rule"]
+WORLD_SIZES = [1, 2, 4]
+
+
+def launch(model_path: str, output_dir: Path, world_size: int, cases: list[str]) -> None:
+    worker = Path(__file__).with_name("distributed_worker.py")
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node", str(world_size)]
+    root = str(worker.parents[1])
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([root, *sys.path])}
+    run = subprocess.run(
+        [*command, str(worker), model_path, str(output_dir), *cases],
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+    assert run.returncode == 0, run.stderr[-4000:]
+
+
+@pytest.fixture(scope="module")
+def results(model_path, tmp_path_factory) -> Path:
+    """Folder with the results of all cases for 1, 2 and 4 processes."""
+    output_dir = tmp_path_factory.mktemp("distributed")
+    exact = ["grpo", "n_equal_m", "grpo_lora", "n_equal_m_lora"]
+    launch(model_path, output_dir, 1, DETERMINISTIC)
+    launch(model_path, output_dir, 2, [*DETERMINISTIC, *exact])
+    launch(model_path, output_dir, 4, DETERMINISTIC)
+    return output_dir
+
+
+def load(results: Path, case: str, world_size: int) -> tuple[list[dict], dict]:
+    ranks = [json.loads((results / f"{case}.{world_size}.{rank}.json").read_text()) for rank in range(world_size)]
+    return ranks, torch.load(results / f"{case}.{world_size}.pt")
+
+
+@pytest.mark.parametrize("world_size", WORLD_SIZES[1:])
+@pytest.mark.parametrize("case", DETERMINISTIC)
+def test_processes_train_the_same_rows_to_the_same_parameters(case, world_size, results):
+    [single], expected = load(results, case, 1)
+    ranks, found = load(results, case, world_size)
+    for step, rows in enumerate(single["kept"]):
+        shares = [rank["kept"][step] for rank in ranks]
+        assert {len(share) for share in shares} == {8 // world_size}, "a rank trains another number of rows"
+        together = Counter(tuple(row) for share in shares for row in share)
+        assert together == Counter(map(tuple, rows)), "other rows were kept"
+    for name in expected:
+        torch.testing.assert_close(found[name], expected[name], rtol=0, atol=1e-7, msg=name)
+
+
+@pytest.mark.parametrize("world_size", WORLD_SIZES[1:])
+def test_metrics_do_not_depend_on_the_number_of_processes(world_size, results):
+    [single], _ = load(results, "two_groups", 1)
+    several, _ = load(results, "two_groups", world_size)
+    names = [name for name in single["log"][0] if name.startswith(("reward", "pods/")) and "time" not in name]
+    assert {"reward", "pods/variance_gain", "pods/kept_token_fraction"} <= set(names)
+    for expected, found in zip(single["log"][:-1], several[0]["log"][:-1], strict=True):
+        assert {n: found[n] for n in names} == pytest.approx({n: expected[n] for n in names}, abs=1e-6)
+
+
+@pytest.mark.parametrize("world_size", WORLD_SIZES)
+def test_completions_table_of_several_processes_is_aligned(world_size, results):
+    folder = results / "random_rule" / "completions"
+    table = pd.read_parquet(sorted(folder.glob("*.parquet"))[-1])
+    assert len(table) == 16
+    assert table["kept"].sum() == 8
+    assert (table["label"] == table["completion"]).all()
+    assert (table["advantage"].notna() == table["kept"]).all()
+
+
+@pytest.mark.parametrize(("grpo", "pods"), [("grpo", "n_equal_m"), ("grpo_lora", "n_equal_m_lora")])
+def test_n_equal_m_is_grpo_bit_for_bit_on_two_processes(grpo, pods, results):
+    _, expected = load(results, grpo, 2)
+    _, found = load(results, pods, 2)
+    for name in expected:
+        assert torch.equal(expected[name], found[name]), name

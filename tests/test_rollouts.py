@@ -1,0 +1,273 @@
+"""Tools, environments and `rollout_func` with n > m: what happened in a rollout stays with its row."""
+
+import random
+import re
+
+import pytest
+import tiny
+import tiny_tools
+import torch
+from datasets import Dataset
+from recording import Judge, assert_aligned, make_trainer, number_in, score
+
+
+@pytest.fixture(scope="module")
+def tool_model_path(tmp_path_factory) -> str:
+    return tiny_tools.save_model(tmp_path_factory.mktemp("tool_model"))
+
+
+def train_with_tools(model_path, reward_funcs, output_dir, *, tool, train_dataset=None, **arguments):
+    trainer = make_trainer(
+        model_path,
+        reward_funcs,
+        output_dir,
+        train_dataset=tiny.make_dataset(conversational=True) if train_dataset is None else train_dataset,
+        processing_class=tiny_tools.make_tokenizer(tool),
+        max_completion_length=48,
+        max_tool_calling_iterations=2,
+        **arguments,
+    )
+    trainer.train()
+    return trainer
+
+
+# Tools
+
+
+def times_seven(value: int) -> str:
+    """
+    Multiply by seven.
+
+    Args:
+        value: A number.
+
+    Returns:
+        The product.
+    """
+    return f"[{value * 7}]"
+
+
+async def times_seven_later(value: int) -> str:
+    """
+    Multiply by seven.
+
+    Args:
+        value: A number.
+
+    Returns:
+        The product.
+    """
+    return times_seven(value)
+
+
+def assert_tool_mask_marks_what_the_tool_said(trainer) -> int:
+    num_results = 0
+    for inputs in trainer.trained:
+        for row, mask in zip(trainer.rows(inputs), inputs["tool_mask"].tolist(), strict=True):
+            tokens = [trainer._tokenizer.decode([token]) for token in row["completion"]]
+            mask = mask[: len(tokens)]
+            said = "".join(token for token, own in zip(tokens, mask, strict=True) if not own)
+            results = re.findall(r"<tool>\[(\d+)\]</s><assistant>", said)
+            assert said == "".join(f"<tool>[{result}]</s><assistant>" for result in results)
+            calls = tiny_tools.calls_in(row["completion"])[: len(results)]
+            assert [int(result) for result in results] == [7 * value for value in calls]
+            assert "<tool>[" not in "".join(token for token, own in zip(tokens, mask, strict=True) if own)
+            num_results += len(results)
+        assert inputs["num_items_in_batch"] == (inputs["completion_mask"] * inputs["tool_mask"]).sum()
+    return num_results
+
+
+@pytest.mark.parametrize("tool", [times_seven, times_seven_later])
+def test_tool_results_are_masked_in_the_rows_that_called(tool, tool_model_path, tmp_path):
+    judge = Judge()
+    trainer = train_with_tools(tool_model_path, judge, tmp_path, tool=tool.__name__, tools=[tool])
+    assert assert_tool_mask_marks_what_the_tool_said(trainer) > 5
+    assert trainer.logged("tools/call_frequency")[0] > 0 and trainer.logged("tools/failure_frequency") == [0, 0]
+    assert_aligned(trainer, judge)
+
+
+def test_completion_lengths_count_only_what_the_model_generated(tool_model_path, tmp_path):
+    contexts = []
+
+    def lengths(completion_ids, completions, **kwargs):
+        own = []
+        for ids, messages in zip(completion_ids, completions, strict=True):
+            results = [m["content"] for m in messages if m["role"] == "tool"]
+            own.append(len(ids) - sum(len(f"<tool>{result}<assistant>") + 1 for result in results))
+        contexts.append(own)
+        return [float(value) for value in own]
+
+    trainer = train_with_tools(tool_model_path, lengths, tmp_path, tool="times_seven", tools=[times_seven])
+    for step, own in enumerate(contexts):
+        assert trainer.logged("completions/mean_length")[step] == pytest.approx(sum(own) / 16)
+        kept = (trainer.trained[step]["completion_mask"] * trainer.trained[step]["tool_mask"]).sum().item()
+        assert trainer.logged("pods/kept_token_fraction")[step] == pytest.approx(kept / sum(own))
+
+
+# Environments
+
+
+class Counter:
+    """An environment with a tool; its reward depends on its example and on the calls that it got."""
+
+    def reset(self, target, **kwargs) -> str:
+        self.target = target
+        self.values = []
+        return f" [{target}]"
+
+    def count(self, value: int) -> str:
+        """
+        Count.
+
+        Args:
+            value: A number.
+
+        Returns:
+            Nothing much.
+        """
+        self.values.append(value)
+        return f"[{len(self.values)}]"
+
+    def get_reward(self) -> float:
+        return score(self.target, *self.values)
+
+
+class Echo(Counter):
+    """An environment that leaves the reward to a reward function; its tool has another name."""
+
+    count = None
+    get_reward = None
+
+    def echo(self, value: int) -> str:
+        """
+        Echo.
+
+        Args:
+            value: A number.
+
+        Returns:
+            The number.
+        """
+        self.values.append(value)
+        return f"[{value}]"
+
+
+def reward_of_counter(row: dict) -> float:
+    # One call ends a turn, and there are at most two turns with calls.
+    return score(row["number"], *tiny_tools.calls_in(row["completion"])[:2])
+
+
+def test_an_environment_rewards_its_own_row(tool_model_path, tmp_path):
+    trainer = train_with_tools(tool_model_path, None, tmp_path, tool="count", environment_factory=Counter)
+    for inputs in trainer.trained:
+        for row in trainer.rows(inputs):
+            assert f"answer {row['number']} [{row['number']}]</s>" in row["text"]
+    assert_aligned(trainer, reward_of=reward_of_counter)
+
+
+def test_reward_functions_see_the_environment_of_each_rollout(tool_model_path, tmp_path):
+    def state(environments, target, completion_ids, **kwargs):
+        assert [environment.target for environment in environments] == target
+        for environment, ids in zip(environments, completion_ids, strict=True):
+            assert tuple(environment.values) == tiny_tools.calls_in(ids)[:2]
+        return [score("state", *environment.values) for environment in environments]
+
+    trainer = train_with_tools(tool_model_path, state, tmp_path, tool="count", environment_factory=Counter)
+
+    def reward_of(row):
+        return reward_of_counter(row) + score("state", *tiny_tools.calls_in(row["completion"])[:2])
+
+    assert_aligned(trainer, reward_of=reward_of)
+
+
+def test_each_row_keeps_the_environment_that_it_names(tool_model_path, tmp_path):
+    def judge_echo(environments, completion_ids, **kwargs):
+        return [
+            score("echo", *ids) if type(environment) is Echo else None
+            for environment, ids in zip(environments, completion_ids, strict=True)
+        ]
+
+    rows = tiny.make_dataset(conversational=True).to_list()
+    dataset = Dataset.from_list([row | {"environment": ["counter", "echo"][row["target"] % 2]} for row in rows])
+    trainer = train_with_tools(
+        tool_model_path,
+        judge_echo,
+        tmp_path,
+        tool="count",
+        train_dataset=dataset,
+        environment_factory={"counter": Counter, "echo": Echo},
+        max_steps=4,
+    )
+    for inputs in trainer.trained:
+        for row in trainer.rows(inputs):
+            tool = ["count", "echo"][row["number"] % 2]
+            assert row["text"].startswith(f"<tools>{tool};<user>")
+
+    def reward_of(row):
+        return score("echo", *row["completion"]) if row["number"] % 2 else reward_of_counter(row)
+
+    assert_aligned(trainer, reward_of=reward_of)
+
+
+# rollout_func
+
+
+class Rollouts:
+    """A `rollout_func` whose every field says which rollout it belongs to."""
+
+    def __init__(self, tokenizer):
+        self.tokenizer = tokenizer
+        self.num_rollouts = 0
+        self.random = random.Random(0)
+        self.calls = []
+
+    def completion(self, row_id: int) -> list[int]:
+        return self.tokenizer(f"{row_id}" + "abc" * (row_id % 3))["input_ids"] + [self.tokenizer.eos_token_id]
+
+    def env_mask(self, row_id: int) -> list[int]:
+        return [int((row_id + i) % 3 > 0) for i in range(len(self.completion(row_id)))]
+
+    def logprobs(self, row_id: int) -> list[float]:
+        return [-row_id / 1000] * len(self.completion(row_id))
+
+    def __call__(self, prompts, trainer):
+        ids = list(range(self.num_rollouts, self.num_rollouts + len(prompts)))
+        self.num_rollouts += len(prompts)
+        self.random.shuffle(ids)
+        self.calls.append((list(prompts), ids))
+        return {
+            "prompt_ids": self.tokenizer(list(prompts))["input_ids"],
+            "completion_ids": [self.completion(i) for i in ids],
+            "logprobs": [self.logprobs(i) for i in ids],
+            "env_mask": [self.env_mask(i) for i in ids],
+            "row_id": ids,
+            "source": "simulator",
+        }
+
+
+def test_rollout_func_fields_stay_with_their_rows(model_path, tmp_path):
+    rollouts = Rollouts(tiny.make_tokenizer())
+
+    def judge(row_id, source, completion_ids, target, prompts, **kwargs):
+        assert [rollouts.completion(i) for i in row_id] == completion_ids
+        assert target == [number_in(prompt) for prompt in prompts]
+        assert source == ["simulator"] * 16
+        return [score(i, t) for i, t in zip(row_id, target, strict=True)]
+
+    trainer = make_trainer(model_path, judge, tmp_path, rollout_func=rollouts, max_steps=3)
+    trainer.train()
+
+    def row_id(row):
+        return int(re.match(r"\d+", rollouts.tokenizer.decode(row["completion"])).group())
+
+    assert [len(prompts) for prompts, _ in rollouts.calls] == [16] * 3
+    for inputs, (prompts, ids) in zip(trainer.trained, rollouts.calls, strict=True):
+        number_of = dict(zip(ids, map(number_in, prompts), strict=True))
+        for i, row in enumerate(trainer.rows(inputs)):
+            own, length = row_id(row), len(row["completion"])
+            assert list(row["completion"]) == rollouts.completion(own) and row["number"] == number_of[own]
+            assert inputs["tool_mask"][i, :length].tolist() == rollouts.env_mask(own)
+            logps = inputs["sampling_per_token_logps"][i, :length]
+            torch.testing.assert_close(logps, torch.tensor(rollouts.logprobs(own)))
+        assert inputs["num_items_in_batch"] == (inputs["completion_mask"] * inputs["tool_mask"]).sum()
+    assert_aligned(trainer, reward_of=lambda row: score(row_id(row), row["number"]))
