@@ -43,8 +43,8 @@ def check_rollouts(args: GRPOConfig) -> None:
     num_prompts, num_processes = prompts_per_generation(args), args.world_size
     if num_rollouts < num_kept:
         raise ValueError(
-            f"`num_rollouts` is {num_rollouts!r}, but it must be at least `num_generations` ({num_kept}), the number of "
-            "rollouts kept of them. Raise `num_rollouts` or lower `num_generations`."
+            f"`num_rollouts` is {num_rollouts!r}, but it must be at least `num_generations` ({num_kept}), the number "
+            "that is kept of them. Raise `num_rollouts` or lower `num_generations`."
         )
     if num_prompts * num_rollouts % num_processes != 0:
         step = num_processes // math.gcd(num_prompts, num_processes)

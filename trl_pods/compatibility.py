@@ -37,7 +37,7 @@ class Generated(NamedTuple):
     tool_images: list[list[Any]]
 
 
-def check_trl(version: str = trl_version, trainer: type = GRPOTrainer) -> None:
+def check_trl(version: str = trl_version, trainer: Any = GRPOTrainer) -> None:
     """
     Check that the installed TRL is one that the trainer can stand on.
 
@@ -62,8 +62,8 @@ def check_trl(version: str = trl_version, trainer: type = GRPOTrainer) -> None:
         found = tuple(inspect.signature(method).parameters) if callable(method) else None
         if not _matches(found, expected):
             raise ImportError(
-                f"trl {version} has changed `GRPOTrainer.{name}` (expected parameters {expected}, found {found}), which "
-                f"PODSGRPOTrainer overrides. {way_out}"
+                f"trl {version} has changed `GRPOTrainer.{name}` (expected parameters {expected}, found {found}), "
+                f"which PODSGRPOTrainer overrides. {way_out}"
             )
     returned = _returned_names(trainer._generate)
     if returned != Generated._fields:

@@ -45,7 +45,7 @@ class PODSGRPOConfig(GRPOConfig):
         ValueError: A value is out of its range, or the batch sizes do not fit each other.
     """
 
-    _VALID_DICT_FIELDS = GRPOConfig._VALID_DICT_FIELDS + ["down_sampling_kwargs"]
+    _VALID_DICT_FIELDS = [*GRPOConfig._VALID_DICT_FIELDS, "down_sampling_kwargs"]
 
     num_rollouts: int | None = field(
         default=None,
@@ -61,9 +61,7 @@ class PODSGRPOConfig(GRPOConfig):
             "dotted import path of a function."
         },
     )
-    down_sampling_kwargs: dict | str | None = field(
-        default=None, metadata={"help": "Keyword arguments for the rule."}
-    )
+    down_sampling_kwargs: dict | str | None = field(default=None, metadata={"help": "Keyword arguments for the rule."})
     advantage_statistics: str = field(
         default="kept",
         metadata={
@@ -153,7 +151,7 @@ def resolve_rollouts(args: GRPOConfig) -> None:
         )
     if not isinstance(args.down_sampling_kwargs, dict | None):
         raise ValueError(
-            f"`down_sampling_kwargs` is {args.down_sampling_kwargs!r}, but it must be a dictionary. On the command line "
-            "write it as JSON, for example '{\"name\": 1}'."
+            f"`down_sampling_kwargs` is {args.down_sampling_kwargs!r}, but it must be a dictionary. On the command "
+            "line write it as JSON, for example '{\"name\": 1}'."
         )
     check_strategy_kwargs(args.down_sampling, get_strategy(args.down_sampling), args.down_sampling_kwargs or {})

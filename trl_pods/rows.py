@@ -40,13 +40,13 @@ def columns_of(generated: Generated, num_rows: int) -> Columns:
             columns[key] = values
         elif isinstance(values, list) and values:
             raise ValueError(
-                f"{key!r} of the generated batch has {len(values)} values for {num_rows} rollouts. A list must have one "
-                "value per rollout, also in what a `rollout_func` returns."
+                f"{key!r} of the generated batch has {len(values)} values for {num_rows} rollouts. A list must have "
+                "one value per rollout, also in what a `rollout_func` returns."
             )
         elif not isinstance(values, list) and values is not None and not isinstance(key, tuple):
             raise ValueError(
-                f"{key!r} of the generated batch is a `{type(values).__name__}`, so it is unknown how to keep a part of "
-                "it. This TRL returns something new from `_generate`; install a supported version."
+                f"{key!r} of the generated batch is a `{type(values).__name__}`, so it is unknown how to keep a part "
+                "of it. This TRL returns something new from `_generate`; install a supported version."
             )
     return columns
 
@@ -64,7 +64,7 @@ def replace_columns(generated: Generated, columns: Columns) -> Generated:
     Returns:
         [`Generated`]: A new tuple; items without a column stay.
     """
-    items = {}
+    items: dict[str, Any] = {}
     for name, item in generated._asdict().items():
         if isinstance(item, dict):
             item = {key: columns.get((name, key), value) for key, value in item.items()}
@@ -72,7 +72,9 @@ def replace_columns(generated: Generated, columns: Columns) -> Generated:
     return Generated(**items)
 
 
-def keep_rows(columns: Columns, kept: torch.Tensor, *, num_rows: int, process_index: int, num_processes: int) -> Columns:
+def keep_rows(
+    columns: Columns, kept: torch.Tensor, *, num_rows: int, process_index: int, num_processes: int
+) -> Columns:
     """
     Narrow columns to this process's share of the kept rows, fetching those that other processes hold.
 
@@ -138,6 +140,44 @@ def holds_own_share(kept: torch.Tensor, *, num_rows: int, num_processes: int) ->
     """
     holder = kept.view(num_processes, -1) // num_rows
     return bool((holder == torch.arange(num_processes, device=kept.device).unsqueeze(1)).all())
+
+
+def dataset_images(inputs: list[dict[str, Any]]) -> list | None:
+    """
+    Collect the images of dataset rows, as TRL reads them.
+
+    Args:
+        inputs (`list[dict]`):
+            Rows of the dataset, with a column `images` of lists or a column `image`, or neither.
+
+    Returns:
+        `list` or `None`: One list of images, or `None`, per row; `None` if there are no images at all.
+    """
+    if "images" in inputs[0]:
+        images = [row.get("images") for row in inputs]
+    elif "image" in inputs[0]:
+        images = [None if row.get("image") is None else [row["image"]] for row in inputs]
+    else:
+        return None
+    return None if all(image == [] for image in images) else images
+
+
+def add_extra_fields(inputs: list[dict[str, Any]], generated: Generated, columns: Columns) -> None:
+    """
+    Put the further fields of a `rollout_func` into the rows, where reward functions find them.
+
+    Args:
+        inputs (`list[dict]`):
+            Rows; written into.
+        generated ([`Generated`]):
+            Its `extra_fields` have one value for each row, or one for all.
+        columns (`dict`):
+            The columns of `generated`.
+    """
+    for key, value in generated.extra_fields.items():
+        values = columns.get(("extra_fields", key), [value] * len(inputs))
+        for row, own in zip(inputs, values, strict=True):
+            row[key] = own
 
 
 def _items(generated: Generated) -> Iterator[tuple[Any, Any]]:

@@ -6,6 +6,7 @@ Shapes: P prompts, n rollouts sampled per prompt, m rollouts kept per prompt, F 
 
 import inspect
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from random import Random
 from typing import Any
 
@@ -15,6 +16,50 @@ Strategy = Callable[..., torch.Tensor]
 
 # What a strategy may ask for by naming it in its signature.
 CONTEXT = ("rewards_per_func", "completion_lengths", "truncated", "generator", "step")
+
+
+@dataclass(frozen=True)
+class Selection:
+    """
+    A generation batch as it was before narrowing, and which of its rollouts are kept. Tensors are on the CPU.
+
+    Args:
+        prompts (`list`):
+            Prompts of this process's rows.
+        completions (`list`):
+            Completions of this process's rows.
+        images (`list` or `None`):
+            Images of this process's rows.
+        rewards_per_func (`torch.Tensor`):
+            Rewards of all processes, float tensor of shape (P, n, F), NaN where a function gave none.
+        completion_lengths (`torch.Tensor`):
+            Tokens that the model generated, of all processes, long tensor of shape (P, n).
+        kept (`torch.Tensor`):
+            Columns of the kept rollouts, ascending, long tensor of shape (P, m).
+    """
+
+    prompts: list
+    completions: list
+    images: list | None
+    rewards_per_func: torch.Tensor
+    completion_lengths: torch.Tensor
+    kept: torch.Tensor
+
+    @property
+    def kept_rows(self) -> torch.Tensor:
+        """Places of the kept rollouts among all P n, ascending: long tensor of shape (P m,)."""
+        num_prompts, num_rollouts, _ = self.rewards_per_func.shape
+        return (torch.arange(num_prompts).unsqueeze(1) * num_rollouts + self.kept).flatten()
+
+    @property
+    def is_kept(self) -> torch.Tensor:
+        """Whether each of all rollouts is kept: bool tensor of shape (P n,)."""
+        return torch.zeros(self.completion_lengths.numel(), dtype=torch.bool).scatter(0, self.kept_rows, True)
+
+    @property
+    def kept_rewards_per_func(self) -> torch.Tensor:
+        """Rewards of the kept rollouts: float tensor of shape (P m, F)."""
+        return self.rewards_per_func.flatten(0, 1)[self.kept_rows]
 
 
 def check_strategy_kwargs(name: str, strategy: Strategy, kwargs: Mapping[str, Any]) -> None:

@@ -182,9 +182,7 @@ def _sort(rewards: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tens
     return values, order, scored.sum(dim=1, keepdim=True)
 
 
-def _earliest_of_equals(
-    kept: torch.Tensor, values: torch.Tensor, order: torch.Tensor, num_kept: int
-) -> torch.Tensor:
+def _earliest_of_equals(kept: torch.Tensor, values: torch.Tensor, order: torch.Tensor, num_kept: int) -> torch.Tensor:
     """Columns of the m positions marked in `kept` (P, n), moved within each run of equal values to its start."""
     new_run = torch.nn.functional.pad(values[:, 1:] != values[:, :-1], (1, 0), value=True)
     run = new_run.cumsum(dim=1) - 1

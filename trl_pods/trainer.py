@@ -15,7 +15,6 @@ import logging
 from collections import defaultdict, deque
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -27,32 +26,15 @@ from trl.trainer.utils import get_config_model_id
 
 from .batching import check_dataset, describe_batch, prompts_per_generation, sized_for_rollouts
 from .compatibility import Generated, check_trl
+from .completions import log_all_rollouts
 from .config import PODSGRPOConfig, with_rollouts
 from .phases import PhaseClock, StepClockCallback
 from .registry import get_strategy
-from .rows import Columns, columns_of, holds_own_share, keep_rows, replace_columns
-from .selection import seeded_generator, select
+from .rows import add_extra_fields, columns_of, dataset_images, holds_own_share, keep_rows, replace_columns
+from .selection import Selection, seeded_generator, select
 from .statistics import advantages_over_all, reward_metrics, selection_metrics, weighted_sum
 
 logger = logging.getLogger(__name__)
-
-
-@dataclass
-class _Selection:
-    """A generation batch, as it was before narrowing, and which of its rows were kept."""
-
-    prompts: list  # of this process, P n / W
-    completions: list  # likewise
-    images: list | None  # likewise
-    rewards_per_func: torch.Tensor  # (P, n, F), of all processes, on the CPU
-    completion_lengths: torch.Tensor  # (P, n), in tokens
-    kept: torch.Tensor  # (P, m) columns, ascending
-
-    @property
-    def kept_rows(self) -> torch.Tensor:
-        """Places of the kept rows among all P n, ascending: long tensor of shape (P m,)."""
-        num_prompts, num_rollouts, _ = self.rewards_per_func.shape
-        return (torch.arange(num_prompts).unsqueeze(1) * num_rollouts + self.kept).flatten()
 
 
 class PODSGRPOTrainer(GRPOTrainer):
@@ -96,7 +78,8 @@ class PODSGRPOTrainer(GRPOTrainer):
         "id": "2504.13818",
         "citation": (
             "@article{xu2025pods,\n"
-            "    title        = {{Not All Rollouts are Useful: Down-Sampling Rollouts in LLM Reinforcement Learning}},\n"
+            "    title        = {{Not All Rollouts are Useful: Down-Sampling Rollouts in LLM Reinforcement "
+            "Learning}},\n"
             "    author       = {Yixuan Even Xu and Yash Savani and Fei Fang and Zico Kolter},\n"
             "    year         = 2025,\n"
             "    eprint       = {arXiv:2504.13818},\n"
@@ -104,7 +87,7 @@ class PODSGRPOTrainer(GRPOTrainer):
         ),
     }
 
-    @functools.wraps(GRPOTrainer.__init__)
+    @functools.wraps(GRPOTrainer.__init__)  # type: ignore[misc]
     def __init__(self, model, reward_funcs=None, args=None, train_dataset=None, *other, **kwargs):
         check_trl()
         if args is None:
@@ -116,7 +99,7 @@ class PODSGRPOTrainer(GRPOTrainer):
         self.num_rollouts = args.num_rollouts
         self.clock = PhaseClock()
         self._inputs: list[dict[str, Any]] | None = None  # rows of the generation batch in progress
-        self._selection: _Selection | None = None  # set once its kept rows are known
+        self._selection: Selection | None = None  # set once its kept rows are known
         self._selections_at = (-1, 0)  # optimizer step, and selections made at it
         self._warned_of: set[str] = set()  # reward functions that gave an infinite reward
 
@@ -176,35 +159,34 @@ class PODSGRPOTrainer(GRPOTrainer):
                 self._inputs = self._selection = None
 
     def _generate(self, prompts: list) -> tuple:
-        if self._inputs is None:
+        inputs = self._inputs
+        if inputs is None:  # evaluation, or n = m
             if self.log_completions:
                 self._log_completion_extra("kept", [True] * len(prompts))
             with self._measure("generate"):
                 return super()._generate(prompts)
         with self._measure("generate"), self._sampling():
             generated = Generated(*super()._generate(prompts))
-        if generated.images is None:  # the parent would take those of all its inputs
-            generated = generated._replace(images=_dataset_images(self._inputs))
-        columns = columns_of(generated, len(prompts))
-        _add_extra_fields(self._inputs, generated, columns)
+        if generated.images is None:  # the parent would go back to those of all its rows
+            generated = generated._replace(images=dataset_images(inputs))
+        add_extra_fields(inputs, generated, columns_of(generated, len(prompts)))
         with self._measure("reward"):
             rewards_per_func = super()._calculate_rewards(
-                self._inputs, prompts, generated.completions, generated.completion_ids
+                inputs, prompts, generated.completions, generated.completion_ids
             )
         with self._measure("select"):
             self._selection = self._select(prompts, generated, rewards_per_func)
-            self._log_kept_column(len(prompts))
-            return self._narrow(prompts, generated, columns)
+            self._log_kept_column(self._selection, len(prompts))
+            return self._narrow(self._selection, inputs, prompts, generated)
 
     def _calculate_rewards(self, inputs, prompts, completions, completion_ids_list) -> torch.Tensor:
-        if self._selection is not None:
-            rewards = self._selection.rewards_per_func.flatten(0, 1)[self._selection.kept_rows]
-            return rewards.to(self.accelerator.device)
+        if self._selection is not None:  # the parent asks for those of the kept rows
+            return self._selection.kept_rewards_per_func.to(self.accelerator.device)
         with self._measure("reward"):
             return super()._calculate_rewards(inputs, prompts, completions, completion_ids_list)
 
-    def _select(self, prompts: list, generated: Generated, rewards_per_func: torch.Tensor) -> _Selection:
-        """Choose the rows to keep. Runs on the CPU, alike on all processes."""
+    def _select(self, prompts: list, generated: Generated, rewards_per_func: torch.Tensor) -> Selection:
+        """Choose the rollouts to keep: on the CPU, alike on all processes."""
         shape = (self._num_prompts, self.num_rollouts)
         rewards_per_func = self._without_infinities(rewards_per_func.cpu()).view(*shape, -1)
         lengths, truncated = (column.view(shape) for column in self._gathered_lengths(generated).unbind(dim=1))
@@ -228,23 +210,23 @@ class PODSGRPOTrainer(GRPOTrainer):
                 "step": self.state.global_step,
             },
         )
-        return _Selection(prompts[:], generated.completions, generated.images, rewards_per_func, lengths, kept)
+        return Selection(prompts[:], generated.completions, generated.images, rewards_per_func, lengths, kept)
 
-    def _narrow(self, prompts: list, generated: Generated, columns: Columns) -> Generated:
+    def _narrow(self, selection: Selection, inputs: list, prompts: list, generated: Generated) -> Generated:
         """Narrow all that the parent goes on with to this process's share of the kept rows."""
-        lists = {"prompts": prompts, "inputs": self._inputs}
-        if self.environments is not None:
-            lists["environment names"] = self._batch_environments
-        share = {
-            "kept": self._selection.kept_rows,
+        lists: dict[str, list] = {"prompts": prompts, "inputs": inputs}
+        share: dict[str, Any] = {
+            "kept": selection.kept_rows,
             "num_rows": len(prompts),
             "process_index": self.accelerator.process_index,
             "num_processes": self.accelerator.num_processes,
         }
-        if self.environments is not None and holds_own_share(**share):
-            # Environments stay where they are: they cannot be sent, and nothing after the rewards needs them.
-            self.environments[:] = keep_rows({"environments": self.environments}, **share)["environments"]
-        narrowed = keep_rows(lists | columns, **share)
+        if self.environments is not None:
+            lists["environment names"] = self._batch_environments
+            if holds_own_share(**share):
+                # Elsewhere environments stay as they are: they cannot be sent, and nothing after the rewards uses them.
+                self.environments[:] = keep_rows({"environments": self.environments}, **share)["environments"]
+        narrowed = keep_rows({**lists, **columns_of(generated, len(prompts))}, **share)
         for name, values in lists.items():
             values[:] = narrowed.pop(name)
         return replace_columns(generated, narrowed)
@@ -278,55 +260,41 @@ class PODSGRPOTrainer(GRPOTrainer):
     # Metrics and the completions table, which describe all n rollouts
 
     def _with_all_rollouts_logged(self, output: dict[str, Any]) -> dict[str, Any]:
-        selection, weights = self._selection, self.reward_weights.cpu()
-        if selection is None or len(output["prompt_ids"]) != len(self._inputs):
+        selection, num_trained = self._selection, self.args.per_device_train_batch_size * self.args.steps_per_generation
+        if selection is None or len(output["prompt_ids"]) != num_trained:
             raise RuntimeError("`GRPOTrainer` did not go on with the kept rows. Install a supported version of TRL.")
-        metrics = self._metrics["train"]
+        weights, metrics = self.reward_weights.cpu(), self._metrics["train"]
         for name, value in reward_metrics(selection.rewards_per_func, weights, self.reward_func_names).items():
             metrics[name][-1] = value  # in place of the parent's, over the kept rows
         rewards = weighted_sum(selection.rewards_per_func, weights)
         for name, value in selection_metrics(rewards, selection.kept, selection.completion_lengths).items():
             metrics[name].append(value)
         if self.args.advantage_statistics == "all":
-            advantages = advantages_over_all(
-                selection.rewards_per_func,
-                weights,
-                scale_rewards=self.scale_rewards,
-                aggregation=self.multi_objective_aggregation,
-            )
-            kept_advantages = advantages.gather(1, selection.kept).flatten()
-            own = kept_advantages.view(self.accelerator.num_processes, -1)[self.accelerator.process_index]
-            output["advantages"] = own.to(output["advantages"])
-        else:
-            kept_advantages = torch.tensor(list(self._logs["advantages"])[-selection.kept.numel() :])
+            output["advantages"] = self._advantages_over_all(selection).to(output["advantages"])
         if self.log_completions:
-            self._log_all_rollouts(selection, kept_advantages)
+            log_all_rollouts(
+                self._logs, selection, self.reward_func_names, with_images=self._is_vlm and self.log_multimodal
+            )
         return output
 
-    def _log_all_rollouts(self, selection: _Selection, kept_advantages: torch.Tensor) -> None:
-        rewards = selection.rewards_per_func.flatten(0, 1)
-        advantages = torch.full((len(rewards),), torch.nan).scatter(0, selection.kept_rows, kept_advantages.float())
-        columns = {
-            "prompt": gather_object(selection.prompts),
-            "completion": gather_object(selection.completions),
-            "advantages": advantages.tolist(),
-        }
-        if self._is_vlm and self.log_multimodal:
-            columns["images"] = gather_object(selection.images or [None] * len(selection.prompts))
-        for name, values in columns.items():
-            self._logs[name].clear()
-            self._logs[name].extend(values)
-        for i, name in enumerate(self.reward_func_names):
-            self._logs["rewards"][name].extend(rewards[:, i].tolist())
+    def _advantages_over_all(self, selection: Selection) -> torch.Tensor:
+        """Advantages of this process's kept rows, (P m / W,); also put in place of the parent's in the table."""
+        advantages = advantages_over_all(
+            selection.rewards_per_func,
+            self.reward_weights.cpu(),
+            scale_rewards=self.scale_rewards,
+            aggregation=self.multi_objective_aggregation,
+        )
+        kept = advantages.gather(1, selection.kept).flatten()
+        self._logs["advantages"].extend(kept.tolist())
+        return kept.view(self.accelerator.num_processes, -1)[self.accelerator.process_index]
 
-    def _log_kept_column(self, num_rows: int) -> None:
+    def _log_kept_column(self, selection: Selection, num_rows: int) -> None:
         """Add the column `kept` and give all processes the same columns, for the parent to log with all n rollouts."""
         if not self.log_completions:
             return
         first = self.accelerator.process_index * num_rows
-        kept = torch.zeros(self._num_prompts * self.num_rollouts, dtype=torch.bool)
-        kept[self._selection.kept_rows] = True
-        pending = {**self._pending_extra_logs, "kept": kept[first : first + num_rows].tolist()}
+        pending = {**self._pending_extra_logs, "kept": selection.is_kept[first : first + num_rows].tolist()}
         for name, values in pending.items():
             if len(values) != num_rows:
                 raise ValueError(
@@ -358,8 +326,8 @@ def _index_of(reward_name: str | None, names: list[str]) -> int | None:
         return None
     if names.count(reward_name) != 1:
         raise ValueError(
-            f"`selection_reward` is {reward_name!r}, but it must name exactly one reward function. The reward functions "
-            f"are {names}."
+            f"`selection_reward` is {reward_name!r}, but it must name exactly one reward function. The reward "
+            f"functions are {names}."
         )
     return names.index(reward_name)
 
@@ -368,22 +336,3 @@ def _stop_tokens(generation_config: Any, tokenizer: Any) -> set[int | None]:
     """Tokens that end a complete rollout, as TRL counts them from 1.11 on: all that the model or tokenizer declare."""
     declared = generation_config.eos_token_id
     return {*(declared if isinstance(declared, list) else [declared]), tokenizer.eos_token_id, tokenizer.pad_token_id}
-
-
-def _dataset_images(inputs: list[dict[str, Any]]) -> list | None:
-    """The images of the dataset's rows, as TRL reads them: a column `images` of lists, or a column `image`."""
-    if "images" in inputs[0]:
-        images = [row.get("images") for row in inputs]
-    elif "image" in inputs[0]:
-        images = [None if row.get("image") is None else [row["image"]] for row in inputs]
-    else:
-        return None
-    return None if all(image == [] for image in images) else images
-
-
-def _add_extra_fields(inputs: list[dict[str, Any]], generated: Generated, columns: Columns) -> None:
-    """Give the reward functions a `rollout_func`'s further fields: one value per row, or one for all."""
-    for key, value in generated.extra_fields.items():
-        values = columns.get(("extra_fields", key), [value] * len(inputs))
-        for row, own in zip(inputs, values, strict=True):
-            row[key] = own
