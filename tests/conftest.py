@@ -9,9 +9,16 @@ os.environ["TRL_EXPERIMENTAL_SILENCE"] = "1"
 
 import pytest
 import tiny
+import tiny_tools
 
 
 @pytest.fixture(scope="session")
 def model_path(tmp_path_factory) -> str:
     """Folder of the tiny model and its tokenizer."""
     return tiny.save_model(tmp_path_factory.mktemp("model"))
+
+
+@pytest.fixture(scope="session")
+def tool_model_path(tmp_path_factory) -> str:
+    """Folder of the tiny model that calls tools."""
+    return tiny_tools.save_model(tmp_path_factory.mktemp("tool_model"))

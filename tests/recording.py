@@ -10,6 +10,7 @@ import re
 import zlib
 
 import tiny
+import tiny_tools
 import torch
 
 from trl_pods import PODSGRPOConfig, PODSGRPOTrainer
@@ -76,17 +77,16 @@ class RecordingTrainer(PODSGRPOTrainer):
         return [entry[key] for entry in self.state.log_history if key in entry]
 
 
-def make_trainer(model, reward_funcs, output_dir, *, train_dataset=None, trainer_class=RecordingTrainer, **arguments):
+def make_trainer(model, reward_funcs, output_dir, **arguments) -> RecordingTrainer:
     """A trainer that samples 8 rollouts of each of 2 prompts and keeps 4."""
-    names = ("eval_dataset", "processing_class", "reward_processing_classes", "peft_config")
+    names = ("train_dataset", "eval_dataset", "processing_class", "reward_processing_classes", "peft_config")
     names += ("tools", "rollout_func", "environment_factory")
-    others = {"processing_class": tiny.make_tokenizer()}
+    others = {"train_dataset": tiny.make_dataset(), "processing_class": tiny.make_tokenizer()}
     others |= {name: arguments.pop(name) for name in names if name in arguments}
-    return trainer_class(
+    return RecordingTrainer(
         model=model,
         reward_funcs=reward_funcs,
         args=PODSGRPOConfig(**tiny.default_arguments(output_dir, **{"num_rollouts": 8} | arguments)),
-        train_dataset=tiny.make_dataset() if train_dataset is None else train_dataset,
         **others,
     )
 
@@ -95,6 +95,21 @@ def _unpadded(ids: torch.Tensor, mask: torch.Tensor, pad: int) -> tuple[int, ...
     """A completion without padding. Only one that is masked as truncated cannot end with a sampled padding token."""
     length = mask.sum() if mask.any() else (ids != pad).nonzero().max() + 1
     return tuple(ids[:length].tolist())
+
+
+def train_with_tools(model, reward_funcs, output_dir, *, tool: str, **arguments) -> RecordingTrainer:
+    """Train a model of `tiny_tools`, whose rollouts have up to two calls of the tool."""
+    trainer = make_trainer(
+        model,
+        reward_funcs,
+        output_dir,
+        **{"train_dataset": tiny.make_dataset(conversational=True)} | arguments,
+        processing_class=tiny_tools.make_tokenizer(tool),
+        max_completion_length=48,
+        max_tool_calling_iterations=2,
+    )
+    trainer.train()
+    return trainer
 
 
 def expected_score(row: dict) -> float:

@@ -7,7 +7,7 @@ import pandas as pd
 import pytest
 import tiny
 import torch
-from recording import Judge, make_trainer, number_in, score
+from recording import Judge, make_trainer, number_in
 
 
 def read_tables(output_dir) -> list[pd.DataFrame]:
@@ -44,9 +44,7 @@ def assert_kept_rows_are_the_trained_ones(trainer, table: pd.DataFrame, inputs: 
 
 
 @pytest.mark.parametrize("advantage_statistics", ["kept", "all"])
-def test_the_table_holds_every_rollout_and_the_advantages_that_were_trained(
-    advantage_statistics, model_path, tmp_path
-):
+def test_the_table_holds_every_rollout_and_the_advantages_that_were_trained(advantage_statistics, model_path, tmp_path):
     judge, judge_and_log = logging_judge()
     trainer = make_trainer(
         model_path,
@@ -127,10 +125,10 @@ def test_conversational_tables_name_every_rollout(model_path, tmp_path):
     trainer.train()
     for table in read_tables(tmp_path):
         assert len(table) == 16 and table["kept"].sum() == 8
-        rewards = dict(
-            ((row["number"], row["completion"]), row["advantage"])
+        rewards = {
+            (row["number"], row["completion"]): row["advantage"]
             for row in trainer.rows(trainer.trained[table["step"][0] - 1])
-        )
+        }
         assert sorted(table["advantage"].dropna()) == pytest.approx(sorted(rewards.values()))
 
 

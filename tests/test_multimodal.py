@@ -1,10 +1,14 @@
 """Images with n > m: the pixels that are trained are those of the kept rows."""
 
+import json
+
 import pytest
+import tiny
 import tiny_vlm
 import torch
 from datasets import Dataset
-from recording import assert_aligned, make_trainer, number_in, score
+from recording import Judge, assert_aligned, make_trainer, number_in, score
+from transformers import Qwen2VLForConditionalGeneration
 
 
 def pictures_of(number: int) -> list[tuple[int, int]]:
@@ -35,19 +39,23 @@ def make_dataset(column: str) -> Dataset:
     return Dataset.from_list(rows)
 
 
-def train_with_images(column, output_dir, **arguments):
+@pytest.fixture(scope="module")
+def vlm_path(tmp_path_factory) -> str:
+    return tiny_vlm.save_model(tmp_path_factory.mktemp("vlm"), tiny_vlm.make_processor())
+
+
+def train_with_images(vlm_path, column, output_dir, **arguments):
     processor = tiny_vlm.make_processor()
-    model = tiny_vlm.make_model(processor)
-    trainer = make_trainer(
-        model, judge, output_dir, train_dataset=make_dataset(column), processing_class=processor, **arguments
-    )
+    arguments = {"train_dataset": make_dataset(column), "processing_class": processor} | arguments
+    arguments |= {"generation_kwargs": tiny_vlm.generation_kwargs(processor)}
+    trainer = make_trainer(vlm_path, judge, output_dir, **arguments)
     trainer.train()
     return trainer
 
 
 @pytest.mark.parametrize("column", ["images", "image"])
-def test_pixels_belong_to_the_kept_rows(column, tmp_path):
-    trainer = train_with_images(column, tmp_path, max_steps=3)
+def test_pixels_belong_to_the_kept_rows(column, vlm_path, tmp_path):
+    trainer = train_with_images(vlm_path, column, tmp_path, max_steps=3)
 
     def own_pictures(row):
         return pictures_of(row["number"])[: 1 if column == "image" else 2]
@@ -65,14 +73,42 @@ def judge_trained(row: dict, pictures: list) -> float:
     return score(row["number"], pictures, row["completion"], row["number"])
 
 
-def test_reference_log_probabilities_see_the_pixels_of_the_kept_rows(tmp_path):
-    trainer = train_with_images("images", tmp_path, beta=0.1)
+def test_reference_log_probabilities_see_the_pixels_of_their_rows(vlm_path, tmp_path):
+    trainer = train_with_images(vlm_path, "images", tmp_path, beta=0.1)
     assert trainer.logged("kl")[0] == pytest.approx(0, abs=1e-6) and trainer.logged("kl")[1] > 0
+    reference = Qwen2VLForConditionalGeneration.from_pretrained(vlm_path)
+    for inputs in trainer.trained:
+        for row, found in zip(trainer.rows(inputs), inputs["ref_per_token_logps"], strict=True):
+            expected = log_probabilities(reference, row, pictures_of(row["number"]))
+            torch.testing.assert_close(found[: len(expected)], expected, rtol=0, atol=1e-4)
+            others = log_probabilities(reference, row, [(250, width) for _, width in pictures_of(row["number"])])
+            assert (others - expected).abs().max() > 1e-2, "pictures do not matter, so nothing was checked"
 
 
-def test_micro_batches_carry_the_pixels_of_their_rows(tmp_path):
+def log_probabilities(model, row: dict, pictures: list) -> torch.Tensor:
+    """Of the tokens of one row's completion."""
+    images = [{"type": "image", "image": tiny_vlm.make_picture(*picture)} for picture in pictures]
+    content = [*images, {"type": "text", "text": f"State the final answer {row['number']}"}]
+    inputs = tiny_vlm.make_processor().apply_chat_template(
+        [[{"role": "user", "content": content}]], add_generation_prompt=True, tokenize=True, return_dict=True
+    )
+    completion = torch.tensor([row["completion"]])
+    ids = torch.cat([torch.tensor(inputs["input_ids"]), completion], dim=1)
+    types = torch.cat([torch.tensor(inputs["mm_token_type_ids"]), torch.zeros_like(completion)], dim=1)
+    pixels = {name: torch.as_tensor(inputs[name]) for name in ("pixel_values", "image_grid_thw")}
+    with torch.no_grad():
+        logits = model(input_ids=ids, mm_token_type_ids=types, **pixels).logits[0, :-1].log_softmax(dim=-1)
+    return logits[-completion.size(1) :].gather(1, completion[0, :, None])[:, 0]
+
+
+def test_micro_batches_carry_the_pixels_of_their_rows(vlm_path, tmp_path):
     trainer = train_with_images(
-        "images", tmp_path, per_device_train_batch_size=2, steps_per_generation=4, gradient_accumulation_steps=1
+        vlm_path,
+        "images",
+        tmp_path,
+        per_device_train_batch_size=2,
+        steps_per_generation=4,
+        gradient_accumulation_steps=1,
     )
     assert [len(inputs["num_images"]) for inputs in trainer.trained] == [2, 2]
     for inputs in trainer.trained:
@@ -80,7 +116,105 @@ def test_micro_batches_carry_the_pixels_of_their_rows(tmp_path):
         assert found == [pictures_of(row["number"]) for row in trainer.rows(inputs)]
 
 
-def test_pixels_reach_the_loss(tmp_path):
-    trainer = train_with_images("images", tmp_path, max_steps=1)
-    assert any(p.grad is None or p.grad.abs().sum() >= 0 for p in trainer.model.visual.parameters())
-    assert all(torch.isfinite(torch.tensor(trainer.losses)))
+def test_pixels_belong_to_the_kept_rows_of_a_rollout_func(vlm_path, tmp_path):
+    tokenizer = tiny_vlm.make_processor().tokenizer
+
+    def rollout(prompts, trainer):
+        rendered = trainer.processing_class.apply_chat_template(
+            prompts, add_generation_prompt=True, tokenize=True, return_dict=True
+        )
+        completion_ids = tokenizer([f"completion {i}" for i in range(len(prompts))])["input_ids"]
+        return {"prompt_ids": rendered["input_ids"], "completion_ids": completion_ids, "logprobs": None}
+
+    trainer = train_with_images(vlm_path, "images", tmp_path, rollout_func=rollout)
+    for inputs in trainer.trained:
+        found = tiny_vlm.values_of(inputs["pixel_values"], inputs["image_grid_thw"], inputs["num_images"])
+        assert found == [pictures_of(row["number"]) for row in trainer.rows(inputs)]
+    assert_aligned(trainer, reward_of=lambda row: judge_trained(row, pictures_of(row["number"])))
+
+
+def test_logged_pictures_stand_beside_their_prompts(vlm_path, tmp_path):
+    trainer = train_with_images(vlm_path, "images", tmp_path, log_completions=True, log_multimodal=True)
+    prompts, pictures = trainer._logs["prompt"], trainer._logs["images"]  # what TRL hands to W&B
+    assert len(prompts) == len(pictures) == 16
+    for prompt, row in zip(prompts, pictures, strict=True):
+        assert [grey_and_width(picture) for picture in row] == pictures_of(number_in(prompt))
+
+
+# Tools that answer with a picture
+
+
+def draw(value: int) -> list | str:
+    """
+    Draw a picture.
+
+    Args:
+        value: How bright it is.
+
+    Returns:
+        The picture, or "dark" if there is none.
+    """
+    if value > 2:
+        return "dark"
+    return [{"type": "image", "image": tiny_vlm.make_picture(20 * value + 1, 1 + value)}]
+
+
+def drawn_by(completion_ids) -> list[tuple[int, int]]:
+    values = [CALL_VALUES[token] for token in completion_ids if token in CALL_VALUES]
+    return [(20 * value + 1, 1 + value) for value in values[:1] if value <= 2]
+
+
+CALL_VALUES = {
+    token_id: json.loads(token.removeprefix("<call>").removesuffix("</call>"))["arguments"]["value"]
+    for token, token_id in tiny_vlm.make_processor("draw").tokenizer.get_added_vocab().items()
+    if token.startswith("<call>")
+}
+
+
+def train_with_drawings(reward, output_dir, **arguments):
+    processor = tiny_vlm.make_processor("draw")
+    arguments = {"max_completion_length": 32, "max_tool_calling_iterations": 1} | arguments
+    trainer = make_trainer(
+        tiny_vlm.save_model(output_dir / "model", processor),
+        reward,
+        output_dir,
+        train_dataset=tiny.make_dataset(conversational=True),
+        processing_class=processor,
+        tools=[draw],
+        generation_kwargs=tiny_vlm.generation_kwargs(processor),
+        **arguments,
+    )
+    trainer.train()
+    return trainer
+
+
+def test_pictures_from_tools_stay_with_the_rows_that_called(tmp_path):
+    judge = Judge()
+    trainer = train_with_drawings(judge, tmp_path, max_steps=3)
+    num_pictures = 0
+    for inputs in trainer.trained:
+        found = tiny_vlm.values_of(inputs["pixel_values"], inputs["image_grid_thw"], inputs["num_images"])
+        for row, pictures, mask in zip(trainer.rows(inputs), found, inputs["tool_mask"], strict=True):
+            assert pictures == drawn_by(row["completion"])[: len(pictures)]
+            shown = trainer._tokenizer.decode(row["completion"]).count("<|image_pad|>")
+            assert shown == sum(width for _, width in pictures)
+            assert (mask == 0).sum() > shown or not pictures
+            num_pictures += len(pictures)
+    assert num_pictures > 0
+    assert_aligned(trainer, judge)
+
+
+def test_a_batch_whose_pictures_are_all_in_dropped_rows_trains(tmp_path):
+    drawn = []
+
+    def without_pictures(completions, completion_ids, **kwargs):
+        answers = [[m["content"] for m in messages if m["role"] == "tool"] for messages in completions]
+        has_picture = [any(isinstance(answer, list) for answer in row) for row in answers]
+        drawn.extend(has_picture)
+        rewards = [score(*ids) for ids in completion_ids]
+        return [None if drawn else reward for drawn, reward in zip(has_picture, rewards, strict=True)]
+
+    trainer = train_with_drawings(without_pictures, tmp_path)
+    assert any(drawn)
+    assert all("pixel_values" not in inputs for inputs in trainer.trained)
+    assert_aligned(trainer, reward_of=lambda row: score(*row["completion"]))

@@ -1,4 +1,4 @@
-"""Tools, environments and `rollout_func` with n > m: what happened in a rollout stays with its row."""
+"""Tools and `rollout_func` with n > m: what happened in a rollout stays with its row."""
 
 import random
 import re
@@ -7,29 +7,7 @@ import pytest
 import tiny
 import tiny_tools
 import torch
-from datasets import Dataset
-from recording import Judge, assert_aligned, make_trainer, number_in, score
-
-
-@pytest.fixture(scope="module")
-def tool_model_path(tmp_path_factory) -> str:
-    return tiny_tools.save_model(tmp_path_factory.mktemp("tool_model"))
-
-
-def train_with_tools(model_path, reward_funcs, output_dir, *, tool, train_dataset=None, **arguments):
-    trainer = make_trainer(
-        model_path,
-        reward_funcs,
-        output_dir,
-        train_dataset=tiny.make_dataset(conversational=True) if train_dataset is None else train_dataset,
-        processing_class=tiny_tools.make_tokenizer(tool),
-        max_completion_length=48,
-        max_tool_calling_iterations=2,
-        **arguments,
-    )
-    trainer.train()
-    return trainer
-
+from recording import Judge, assert_aligned, make_trainer, number_in, score, train_with_tools
 
 # Tools
 
@@ -102,111 +80,6 @@ def test_completion_lengths_count_only_what_the_model_generated(tool_model_path,
         assert trainer.logged("completions/mean_length")[step] == pytest.approx(sum(own) / 16)
         kept = (trainer.trained[step]["completion_mask"] * trainer.trained[step]["tool_mask"]).sum().item()
         assert trainer.logged("pods/kept_token_fraction")[step] == pytest.approx(kept / sum(own))
-
-
-# Environments
-
-
-class Counter:
-    """An environment with a tool; its reward depends on its example and on the calls that it got."""
-
-    def reset(self, target, **kwargs) -> str:
-        self.target = target
-        self.values = []
-        return f" [{target}]"
-
-    def count(self, value: int) -> str:
-        """
-        Count.
-
-        Args:
-            value: A number.
-
-        Returns:
-            Nothing much.
-        """
-        self.values.append(value)
-        return f"[{len(self.values)}]"
-
-    def get_reward(self) -> float:
-        return score(self.target, *self.values)
-
-
-class Echo(Counter):
-    """An environment that leaves the reward to a reward function; its tool has another name."""
-
-    count = None
-    get_reward = None
-
-    def echo(self, value: int) -> str:
-        """
-        Echo.
-
-        Args:
-            value: A number.
-
-        Returns:
-            The number.
-        """
-        self.values.append(value)
-        return f"[{value}]"
-
-
-def reward_of_counter(row: dict) -> float:
-    # One call ends a turn, and there are at most two turns with calls.
-    return score(row["number"], *tiny_tools.calls_in(row["completion"])[:2])
-
-
-def test_an_environment_rewards_its_own_row(tool_model_path, tmp_path):
-    trainer = train_with_tools(tool_model_path, None, tmp_path, tool="count", environment_factory=Counter)
-    for inputs in trainer.trained:
-        for row in trainer.rows(inputs):
-            assert f"answer {row['number']} [{row['number']}]</s>" in row["text"]
-    assert_aligned(trainer, reward_of=reward_of_counter)
-
-
-def test_reward_functions_see_the_environment_of_each_rollout(tool_model_path, tmp_path):
-    def state(environments, target, completion_ids, **kwargs):
-        assert [environment.target for environment in environments] == target
-        for environment, ids in zip(environments, completion_ids, strict=True):
-            assert tuple(environment.values) == tiny_tools.calls_in(ids)[:2]
-        return [score("state", *environment.values) for environment in environments]
-
-    trainer = train_with_tools(tool_model_path, state, tmp_path, tool="count", environment_factory=Counter)
-
-    def reward_of(row):
-        return reward_of_counter(row) + score("state", *tiny_tools.calls_in(row["completion"])[:2])
-
-    assert_aligned(trainer, reward_of=reward_of)
-
-
-def test_each_row_keeps_the_environment_that_it_names(tool_model_path, tmp_path):
-    def judge_echo(environments, completion_ids, **kwargs):
-        return [
-            score("echo", *ids) if type(environment) is Echo else None
-            for environment, ids in zip(environments, completion_ids, strict=True)
-        ]
-
-    rows = tiny.make_dataset(conversational=True).to_list()
-    dataset = Dataset.from_list([row | {"environment": ["counter", "echo"][row["target"] % 2]} for row in rows])
-    trainer = train_with_tools(
-        tool_model_path,
-        judge_echo,
-        tmp_path,
-        tool="count",
-        train_dataset=dataset,
-        environment_factory={"counter": Counter, "echo": Echo},
-        max_steps=4,
-    )
-    for inputs in trainer.trained:
-        for row in trainer.rows(inputs):
-            tool = ["count", "echo"][row["number"] % 2]
-            assert row["text"].startswith(f"<tools>{tool};<user>")
-
-    def reward_of(row):
-        return score("echo", *row["completion"]) if row["number"] % 2 else reward_of_counter(row)
-
-    assert_aligned(trainer, reward_of=reward_of)
 
 
 # rollout_func

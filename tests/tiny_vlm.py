@@ -1,8 +1,10 @@
 """A tiny vision-language model of the Qwen2-VL kind, with its processor and pictures, all made here, offline."""
 
 from collections.abc import Sequence
+from pathlib import Path
 
 import tiny
+import tiny_tools
 import torch
 from PIL import Image
 from transformers import Qwen2VLConfig, Qwen2VLForConditionalGeneration, Qwen2VLProcessor
@@ -15,7 +17,8 @@ CHAT_TEMPLATE = (
     "{% for m in messages %}<{{ m.role }}>"
     "{% if m.content is string %}{{ m.content }}{% else %}{% for part in m.content %}"
     "{% if part.type == 'image' %}<|vision_start|><|image_pad|><|vision_end|>{% else %}{{ part.text }}{% endif %}"
-    "{% endfor %}{% endif %}</s>{% endfor %}"
+    "{% endfor %}{% endif %}"
+    "{% for call in m.tool_calls or [] %}<call>{{ call.function | tojson }}</call>{% endfor %}</s>{% endfor %}"
     "{% if add_generation_prompt %}<assistant>{% endif %}"
 )
 
@@ -27,8 +30,9 @@ class ImageProcessor(Qwen2VLProcessor):
         super().__init__(image_processor, tokenizer, chat_template=chat_template)
 
 
-def make_processor() -> ImageProcessor:
-    tokenizer = tiny.make_tokenizer()
+def make_processor(tool: str | None = None) -> ImageProcessor:
+    """The processor, with one token for each call of a tool if there is one."""
+    tokenizer = tiny_tools.make_tokenizer(tool) if tool else tiny.make_tokenizer()
     tokenizer.add_special_tokens({"additional_special_tokens": SPECIAL_TOKENS})
     # Pictures keep their size and their colours: a pixel of value v comes out as v / 255.
     image_processor = Qwen2VLImageProcessorPil(
@@ -38,7 +42,8 @@ def make_processor() -> ImageProcessor:
     return ImageProcessor(image_processor, tokenizer, chat_template=CHAT_TEMPLATE)
 
 
-def make_model(processor: ImageProcessor) -> Qwen2VLForConditionalGeneration:
+def save_model(path: Path, processor: ImageProcessor) -> str:
+    """Write a random model for a processor's vocabulary to a folder, and return the folder's name."""
     tokenizer = processor.tokenizer
     image, video, start, end = (tokenizer.convert_tokens_to_ids(token) for token in SPECIAL_TOKENS)
     torch.manual_seed(0)
@@ -55,7 +60,7 @@ def make_model(processor: ImageProcessor) -> Qwen2VLForConditionalGeneration:
             "bos_token_id": None,
             "eos_token_id": tokenizer.eos_token_id,
             "pad_token_id": tokenizer.pad_token_id,
-            "initializer_range": 0.3,
+            "initializer_range": 0.2,
         },
         vision_config={
             "depth": 1,
@@ -66,6 +71,7 @@ def make_model(processor: ImageProcessor) -> Qwen2VLForConditionalGeneration:
             "patch_size": PATCH_SIZE,
             "spatial_merge_size": MERGE_SIZE,
             "temporal_patch_size": 1,
+            "initializer_range": 0.5,  # for pictures to matter
         },
         image_token_id=image,
         video_token_id=video,
@@ -74,11 +80,16 @@ def make_model(processor: ImageProcessor) -> Qwen2VLForConditionalGeneration:
         tie_word_embeddings=False,
     )
     model = Qwen2VLForConditionalGeneration(config)
-    model.generation_config.eos_token_id = tokenizer.eos_token_id
+    calls = [token_id for token, token_id in tokenizer.get_added_vocab().items() if token.startswith("<call>")]
+    model.generation_config.eos_token_id = [tokenizer.eos_token_id, *calls]
     model.generation_config.pad_token_id = tokenizer.pad_token_id
-    # A model that sampled these would ask for an image in the completion.
-    model.generation_config.suppress_tokens = [image, video, start, end]
-    return model
+    model.save_pretrained(path)
+    return str(path)
+
+
+def generation_kwargs(processor: ImageProcessor) -> dict:
+    """Keep the random model from sampling the tokens that stand for pictures."""
+    return {"suppress_tokens": processor.tokenizer.convert_tokens_to_ids(SPECIAL_TOKENS)}
 
 
 def make_picture(value: int, num_blocks: int = 1) -> Image.Image:
@@ -90,8 +101,6 @@ def make_picture(value: int, num_blocks: int = 1) -> Image.Image:
 def values_of(pixel_values: torch.Tensor, image_grid_thw: torch.Tensor, num_images: Sequence[int]) -> list[list]:
     """For each row, the grey and the width in image tokens of each of its pictures."""
     patches = image_grid_thw.prod(dim=1).tolist()
-    pictures = [
-        (round(part.mean().item() * 255), len(part) // MERGE_SIZE**2) for part in pixel_values.split(patches)
-    ]
+    pictures = [(round(part.mean().item() * 255), len(part) // MERGE_SIZE**2) for part in pixel_values.split(patches)]
     rows = iter(pictures)
     return [[next(rows) for _ in range(count)] for count in num_images]

@@ -1,0 +1,82 @@
+"""Strategies by name: registering, finding and listing them."""
+
+import sys
+import textwrap
+
+import pytest
+
+from trl_pods import get_strategy, list_strategies, register_strategy, registry, strategies
+
+
+@pytest.fixture(autouse=True)
+def fresh_registry(monkeypatch):
+    monkeypatch.setattr(registry, "_STRATEGIES", dict(registry._built_in()))
+
+
+def first(rewards, num_kept):
+    """Keep the first rollouts. More words."""
+
+
+def test_a_registered_strategy_is_found_and_listed():
+    assert register_strategy("first")(first) is first
+    assert get_strategy("first") is first
+    assert list_strategies()["first"] == "Keep the first rollouts. More words."
+
+
+def test_the_paper_s_rules_are_built_in():
+    assert {"max_variance", "max_reward", "random", "percentile"} <= set(list_strategies())
+    assert get_strategy("max_variance") is strategies.max_variance
+    assert list(list_strategies()) == sorted(list_strategies())
+
+
+def test_a_taken_name_is_refused_and_both_owners_named():
+    with pytest.raises(ValueError, match=r"'random'.*trl_pods\.strategies\.random.*test_registry\.first"):
+        register_strategy("random")(first)
+
+
+def test_the_same_function_may_be_registered_again():
+    """As when a notebook cell runs twice."""
+    register_strategy("first")(first)
+    register_strategy("first")(first)
+    assert get_strategy("first") is first
+
+
+def test_an_unknown_name_lists_the_choices():
+    with pytest.raises(ValueError, match=r"'max_varience'.*'max_reward', 'max_variance', 'percentile', 'random'"):
+        get_strategy("max_varience")
+
+
+def test_a_dotted_path_is_imported_also_from_the_current_folder(tmp_path, monkeypatch):
+    assert get_strategy("trl_pods.strategies.max_reward") is strategies.max_reward
+    (tmp_path / "my_rules.py").write_text("def rule(rewards, num_kept): ...\nnumber = 3\n")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    assert get_strategy("my_rules.rule").__name__ == "rule"
+    for path, reason in [
+        ("my_rules.missing", "missing"),
+        ("no_such_module.rule", "no_such_module"),
+        ("my_rules.number", "3"),
+    ]:
+        with pytest.raises(ValueError, match=rf"{path!r}.*{reason}"):
+            get_strategy(path)
+
+
+def test_entry_points_are_listed_and_loaded_one_at_a_time(tmp_path, monkeypatch):
+    (tmp_path / "their_rules.py").write_text("def rule(rewards, num_kept): ...\n")
+    metadata = tmp_path / "their_rules-1.0.dist-info"
+    metadata.mkdir()
+    (metadata / "METADATA").write_text("Metadata-Version: 2.1\nName: their-rules\nVersion: 1.0\n")
+    (metadata / "entry_points.txt").write_text(
+        textwrap.dedent(
+            """\
+            [trl_pods.strategies]
+            theirs = their_rules:rule
+            broken = their_missing_module:rule
+            """
+        )
+    )
+    monkeypatch.syspath_prepend(str(tmp_path))
+    assert get_strategy("theirs").__name__ == "rule"
+    assert list_strategies()["broken"] == "Provided by the package 'their-rules'."
+    with pytest.raises(ValueError, match=r"'broken' of the package 'their-rules'.*their_missing_module"):
+        get_strategy("broken")
