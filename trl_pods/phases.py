@@ -2,7 +2,7 @@
 
 import time
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 
 from transformers import TrainerCallback
@@ -14,7 +14,8 @@ class PhaseClock:
     """
     Adds up the seconds of named phases; the time of a phase inside another counts for the inner one alone.
 
-    Times are the host's: work that an accelerator does in the background counts for the phase that waits for it.
+    Times are the host's: work that an accelerator does in the background counts for the phase that waits for it. A
+    function set as `on_phase` is told the name of every phase that begins.
 
     Example:
 
@@ -32,6 +33,7 @@ class PhaseClock:
 
     def __init__(self) -> None:
         self.seconds: defaultdict[str, float] = defaultdict(float)
+        self.on_phase: Callable[[str], None] = lambda phase: None
         self._running: list[str] = []
         self._since = 0.0
 
@@ -46,11 +48,14 @@ class PhaseClock:
         """
         self._switch()
         self._running.append(phase)
+        self.on_phase(phase)
         try:
             yield
         finally:
             self._switch()
             self._running.pop()
+            if self._running:
+                self.on_phase(self._running[-1])
 
     def take(self) -> dict[str, float]:
         """

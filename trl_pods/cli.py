@@ -1,0 +1,85 @@
+"""The command line: `trl-pods grpo`, `trl-pods quickstart` and `trl-pods strategies`."""
+
+import argparse
+import logging
+import os
+import sys
+
+from . import __version__
+
+EXAMPLES = """\
+examples:
+  trl-pods quickstart
+  trl-pods grpo --config recipes/quickstart.yaml --learning_rate 5.0e-4
+  trl-pods strategies
+"""
+
+
+def main(arguments: list[str] | None = None) -> None:
+    """
+    Run a command.
+
+    Args:
+        arguments (`list[str]`, *optional*):
+            Command-line arguments. Defaults to those of the process.
+    """
+    arguments = sys.argv[1:] if arguments is None else arguments
+    parser = argparse.ArgumentParser(
+        prog="trl-pods", description=__doc__, epilog=EXAMPLES, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--version", action="version", version=f"trl-pods {__version__}")
+    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
+    commands.add_parser("grpo", help="train as `trl grpo` does, on the rollouts that teach most", add_help=False)
+    quickstart = commands.add_parser("quickstart", help="make a small model and train it with PODS, on a CPU")
+    quickstart.add_argument("--output_dir", default="runs/quickstart", help="folder for all that it makes")
+    quickstart.add_argument("--seed", type=int, default=0, help="seed of the data, the model and the training")
+    commands.add_parser("strategies", help="list the down-sampling strategies")
+    args, rest = parser.parse_known_args(arguments)
+    if args.command == "grpo":
+        _grpo(arguments[arguments.index("grpo") + 1 :])
+    elif rest:
+        parser.error(f"unrecognized arguments: {' '.join(rest)}")
+    elif args.command == "quickstart":
+        _quickstart(args.output_dir, args.seed)
+    else:
+        _strategies()
+
+
+def _grpo(arguments: list[str]) -> None:
+    from .scripts.grpo import run
+
+    logging.basicConfig(format="%(message)s")
+    logging.getLogger("trl_pods").setLevel(logging.INFO)
+    trainer = run(arguments, prog="trl-pods grpo")
+    trainer.accelerator.print(f"Saved the model and the log (trainer_state.json) in {trainer.args.output_dir}.")
+
+
+def _quickstart(output_dir: str, seed: int) -> None:
+    # One thread: the model is too small to share out, and threads that wait for each other slow a busy machine down.
+    os.environ["OMP_NUM_THREADS"] = "1"
+    os.environ.setdefault("HF_HUB_OFFLINE", "1")
+    from transformers.utils import logging as transformers_logging
+
+    from .quickstart import run
+
+    logging.basicConfig(format="%(message)s")
+    logging.getLogger("trl_pods").setLevel(logging.INFO)
+    transformers_logging.set_verbosity_error()
+    transformers_logging.disable_progress_bar()
+    run(output_dir, seed)
+
+
+def _strategies() -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    from .registry import list_strategies
+
+    table = Table("strategy", "what it keeps")
+    for name, summary in list_strategies().items():
+        table.add_row(name, summary)
+    Console().print(table)
+
+
+if __name__ == "__main__":
+    main()
