@@ -139,7 +139,7 @@ def assert_aligned(trainer, judge=None, *, reward_of=expected_score, advantages_
     """
     Check that every trained row has the advantage that its own prompt and completion earn.
 
-    With `judge`, the only and unweighted reward function, check also that the rows are those of the largest variance.
+    With the `judge` that saw all rollouts, check also that the kept rewards have the largest variance.
     """
     assert len(trainer.trained) == trainer.state.global_step > 0
     for step, inputs in enumerate(trainer.trained):
@@ -147,12 +147,9 @@ def assert_aligned(trainer, judge=None, *, reward_of=expected_score, advantages_
         rewards = torch.tensor([[reward_of(row) for row in group] for group in groups])
         assert_advantages(groups, rewards, advantages_of)
         if judge is not None:
+            rows = [{"number": number, "completion": completion} for number, completion in judge.calls[step]]
             for group, kept in zip(groups, rewards, strict=True):
-                assert_largest_variance(group[0]["number"], kept, judge.calls[step])
-
-
-def assert_largest_variance(number: int, kept: torch.Tensor, judged: dict[tuple, float]) -> None:
-    sampled = [reward for (prompt, _), reward in judged.items() if prompt == number]
-    assert len(sampled) == 8, "two rollouts are equal; take longer completions"
-    subsets = torch.tensor(list(itertools.combinations(sampled, len(kept))))
-    torch.testing.assert_close(kept.var(), subsets.var(dim=1).max())
+                sampled = [reward_of(row) for row in rows if row["number"] == group[0]["number"]]
+                assert len(sampled) == 8, "two rollouts are equal; take longer completions"
+                subsets = torch.tensor(list(itertools.combinations(sampled, len(kept))))
+                torch.testing.assert_close(kept.var(), subsets.var(dim=1).max())

@@ -15,7 +15,7 @@ from recording import (
     groups_of,
     make_trainer,
 )
-from transformers import Qwen2ForCausalLM
+from transformers import LlamaForCausalLM
 
 LORA = LoraConfig(r=4, lora_alpha=8, target_modules="all-linear", lora_dropout=0.0)
 
@@ -63,7 +63,7 @@ def test_a_new_adapter_trains_and_the_model_under_it_does_not(model_path, judge,
 
 
 def test_a_trained_adapter_is_its_own_reference(model_path, judge, tmp_path):
-    model = get_peft_model(Qwen2ForCausalLM.from_pretrained(model_path), LORA)
+    model = get_peft_model(LlamaForCausalLM.from_pretrained(model_path), LORA)
     for name, parameter in model.named_parameters():
         if "lora_B" in name:  # as after training; they start at 0
             torch.nn.init.normal_(parameter, std=0.1)
@@ -78,7 +78,7 @@ def test_reference_log_probabilities_belong_to_their_rows(model_path, judge, tmp
     trainer = make_trainer(model_path, judge, tmp_path, beta=0.1)
     trainer.train()
     assert trainer.logged("kl")[0] == pytest.approx(0, abs=1e-6) and trainer.logged("kl")[1] > 0
-    reference = Qwen2ForCausalLM.from_pretrained(model_path)
+    reference = LlamaForCausalLM.from_pretrained(model_path)
     for inputs in trainer.trained:
         ids = torch.cat([inputs["prompt_ids"], inputs["completion_ids"]], dim=1)
         mask = torch.cat([inputs["prompt_mask"], inputs["completion_mask"]], dim=1)

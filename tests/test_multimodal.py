@@ -47,7 +47,8 @@ def vlm_path(tmp_path_factory) -> str:
 def train_with_images(vlm_path, column, output_dir, **arguments):
     processor = tiny_vlm.make_processor()
     arguments = {"train_dataset": make_dataset(column), "processing_class": processor} | arguments
-    arguments |= {"generation_kwargs": tiny_vlm.generation_kwargs(processor)}
+    # In order, so that each batch has a prompt with one picture and a prompt with two.
+    arguments |= {"generation_kwargs": tiny_vlm.generation_kwargs(processor), "shuffle_dataset": False}
     trainer = make_trainer(vlm_path, judge, output_dir, **arguments)
     trainer.train()
     return trainer
@@ -64,6 +65,8 @@ def test_pixels_belong_to_the_kept_rows(column, vlm_path, tmp_path):
         rows = trainer.rows(inputs)
         found = tiny_vlm.values_of(inputs["pixel_values"], inputs["image_grid_thw"], inputs["num_images"])
         assert found == [own_pictures(row) for row in rows]
+        ids = torch.cat([inputs["prompt_ids"], inputs["completion_ids"]], dim=1)
+        assert torch.equal(inputs["mm_token_type_ids"].bool(), ids == trainer._image_pad_token_id)
         for row in rows:
             assert row["text"].count("<|image_pad|>") == sum(width for _, width in own_pictures(row))
     assert_aligned(trainer, reward_of=lambda row: judge_trained(row, own_pictures(row)))

@@ -17,7 +17,7 @@ from recording import (
     number_in,
     score,
 )
-from transformers import Qwen2Config, Qwen2ForSequenceClassification
+from transformers import LlamaConfig, LlamaForSequenceClassification
 
 
 @pytest.fixture
@@ -49,12 +49,12 @@ def test_conversational_prompts_reach_rewards_and_training_alike(model_path, jud
 
 
 def test_reward_weights_count_in_selection_and_advantages(model_path, judge, tmp_path):
-    def length(completion_ids, **kwargs):
-        return [float(len(ids)) for ids in completion_ids]
+    def other(completion_ids, **kwargs):
+        return [score("other", *ids) for ids in completion_ids]
 
-    trainer = make_trainer(model_path, [judge, length], tmp_path, reward_weights=[2.0, -0.1])
+    trainer = make_trainer(model_path, [judge, other], tmp_path, reward_weights=[2.0, -1.0])
     trainer.train()
-    assert_aligned(trainer, reward_of=lambda row: 2 * expected_score(row) - 0.1 * len(row["completion"]))
+    assert_aligned(trainer, judge, reward_of=lambda row: 2 * expected_score(row) - score("other", *row["completion"]))
 
 
 class AsyncJudge(Judge):
@@ -110,10 +110,10 @@ def test_a_row_that_no_function_scores_is_kept_last_and_not_trained(model_path, 
     assert set(unscored[0]) == {0} and set(unscored[1]) == {1}
 
 
-def make_reward_model(model_path) -> Qwen2ForSequenceClassification:
+def make_reward_model(model_path) -> LlamaForSequenceClassification:
     torch.manual_seed(1)
-    config = Qwen2Config.from_pretrained(model_path, num_labels=1)
-    return Qwen2ForSequenceClassification(config).eval()
+    config = LlamaConfig.from_pretrained(model_path, num_labels=1)
+    return LlamaForSequenceClassification(config).eval()
 
 
 def test_a_reward_model_scores_all_rollouts(model_path, tmp_path):

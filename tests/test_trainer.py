@@ -16,7 +16,9 @@ from trl_pods import PODSGRPOConfig, PODSGRPOTrainer
 from trl_pods.phases import PHASES
 
 
-def make_trainer(model_path, output_dir, trainer_class=PODSGRPOTrainer, *, reward_funcs=None, dataset=None, **arguments):
+def make_trainer(
+    model_path, output_dir, trainer_class=PODSGRPOTrainer, *, reward_funcs=None, dataset=None, **arguments
+):
     config_class = PODSGRPOConfig if issubclass(trainer_class, PODSGRPOTrainer) else GRPOConfig
     return trainer_class(
         model=model_path,

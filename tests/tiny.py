@@ -6,7 +6,7 @@ import torch
 from datasets import Dataset
 from tokenizers import Regex, Tokenizer, models, pre_tokenizers
 from tokenizers.decoders import Fuse
-from transformers import PreTrainedTokenizerFast, Qwen2Config, Qwen2ForCausalLM
+from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
 CHARACTERS = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789 .,:;!?+-*/=<>()[]{}'\"_|\n"
 
@@ -36,7 +36,7 @@ def save_model(path: Path, seed: int = 0) -> str:
     """Write a random two-layer model and its tokenizer to a folder, and return the folder's name."""
     tokenizer = make_tokenizer()
     torch.manual_seed(seed)
-    config = Qwen2Config(
+    config = LlamaConfig(
         vocab_size=len(tokenizer),
         hidden_size=32,
         intermediate_size=64,
@@ -49,7 +49,7 @@ def save_model(path: Path, seed: int = 0) -> str:
         pad_token_id=tokenizer.pad_token_id,
         initializer_range=0.3,  # far enough from uniform for completions to differ in probability
     )
-    model = Qwen2ForCausalLM(config)
+    model = LlamaForCausalLM(config)
     model.save_pretrained(path)
     tokenizer.save_pretrained(path)
     return str(path)

@@ -6,7 +6,7 @@ from pathlib import Path
 import tiny
 import torch
 from tokenizers import AddedToken
-from transformers import PreTrainedTokenizerFast, Qwen2Config, Qwen2ForCausalLM
+from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
 NUM_CALLS = 10
 
@@ -47,7 +47,7 @@ def save_model(path: Path) -> str:
     """Write a random model for `make_tokenizer`'s vocabulary to a folder, and return the folder's name."""
     tokenizer = make_tokenizer("tool")
     torch.manual_seed(0)
-    config = Qwen2Config(
+    config = LlamaConfig(
         vocab_size=len(tokenizer),
         hidden_size=32,
         intermediate_size=64,
@@ -60,7 +60,7 @@ def save_model(path: Path) -> str:
         pad_token_id=tokenizer.pad_token_id,
         initializer_range=0.2,
     )
-    model = Qwen2ForCausalLM(config)
+    model = LlamaForCausalLM(config)
     first_call = len(tokenizer) - NUM_CALLS
     model.generation_config.eos_token_id = [tokenizer.eos_token_id, *range(first_call, len(tokenizer))]
     model.save_pretrained(path)

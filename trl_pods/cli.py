@@ -4,6 +4,7 @@ import argparse
 import logging
 import os
 import sys
+import warnings
 
 from . import __version__
 
@@ -58,9 +59,14 @@ def _quickstart(output_dir: str, seed: int) -> None:
     # One thread: the model is too small to share out, and threads that wait for each other slow a busy machine down.
     os.environ["OMP_NUM_THREADS"] = "1"
     os.environ.setdefault("HF_HUB_OFFLINE", "1")
+    from datasets import disable_progress_bars
     from transformers.utils import logging as transformers_logging
 
     from .quickstart import run
+
+    # What transformers and TRL say of their own deprecations is not the newcomer's business.
+    warnings.filterwarnings("ignore", category=FutureWarning)
+    disable_progress_bars()
 
     logging.basicConfig(format="%(message)s")
     logging.getLogger("trl_pods").setLevel(logging.INFO)

@@ -3,7 +3,7 @@
 
 The task is reasoning-gym's `spell_backward`: spell an English word of three to five letters backward, scored by
 reasoning-gym itself. A model of 100,000 parameters is first taught to spell, then muddled by answers with shuffled
-letters until it is right only about one time in eight. Then `PODSGRPOTrainer` trains it, by the same script and recipe
+letters until it is right only about one time in ten. Then `PODSGRPOTrainer` trains it, by the same script and recipe
 that `trl-pods grpo --config recipes/quickstart.yaml` uses, and the share of right answers is measured before and after
 on words that it never saw.
 """

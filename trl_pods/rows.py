@@ -98,7 +98,7 @@ def keep_rows(
         `dict`: Columns with P m / W values each.
     """
     shares = kept.view(num_processes, -1)
-    if holds_own_share(kept, num_rows=num_rows, num_processes=num_processes):
+    if _all_hold_their_share(shares, num_rows):
         own = (shares[process_index] - process_index * num_rows).tolist()
         return {key: [values[i] for i in own] for key, values in columns.items()}
     held = kept[kept // num_rows == process_index] - process_index * num_rows
@@ -108,38 +108,6 @@ def keep_rows(
     # A process whose batch has no images lacks that column, where another has it.
     keys = dict.fromkeys([*columns, *(key for row in rows for key in row)])
     return {key: [row.get(key) for row in rows] for key in keys}
-
-
-def holds_own_share(kept: torch.Tensor, *, num_rows: int, num_processes: int) -> bool:
-    """
-    Tell whether every process already holds its share of the kept rows.
-
-    Args:
-        kept (`torch.Tensor`):
-            As in [`keep_rows`].
-        num_rows (`int`):
-            Rows on each process.
-        num_processes (`int`):
-            Processes.
-
-    Returns:
-        `bool`: The same answer on all processes.
-
-    Example:
-
-    ```python
-    >>> import torch
-    >>> from trl_pods.rows import holds_own_share
-
-    >>> holds_own_share(torch.tensor([0, 3, 4, 7]), num_rows=4, num_processes=2)
-    True
-    >>> holds_own_share(torch.tensor([0, 1, 2, 7]), num_rows=4, num_processes=2)
-    False
-
-    ```
-    """
-    holder = kept.view(num_processes, -1) // num_rows
-    return bool((holder == torch.arange(num_processes, device=kept.device).unsqueeze(1)).all())
 
 
 def dataset_images(inputs: list[dict[str, Any]]) -> list | None:
@@ -186,3 +154,9 @@ def _items(generated: Generated) -> Iterator[tuple[Any, Any]]:
             yield from (((name, key), value) for key, value in item.items())
         else:
             yield name, item
+
+
+def _all_hold_their_share(shares: torch.Tensor, num_rows: int) -> bool:
+    """Whether row w of the kept rows (W, P m / W) lies on process w, for every w: the same answer everywhere."""
+    processes = torch.arange(len(shares), device=shares.device).unsqueeze(1)
+    return bool((shares // num_rows == processes).all())

@@ -30,7 +30,7 @@ from .completions import log_all_rollouts
 from .config import PODSGRPOConfig, with_rollouts
 from .phases import PhaseClock, StepClockCallback
 from .registry import get_strategy
-from .rows import add_extra_fields, columns_of, dataset_images, holds_own_share, keep_rows, replace_columns
+from .rows import add_extra_fields, columns_of, dataset_images, keep_rows, replace_columns
 from .selection import Selection, seeded_generator, select
 from .statistics import advantages_over_all, reward_metrics, selection_metrics, weighted_sum
 
@@ -215,21 +215,22 @@ class PODSGRPOTrainer(GRPOTrainer):
     def _narrow(self, selection: Selection, inputs: list, prompts: list, generated: Generated) -> Generated:
         """Narrow all that the parent goes on with to this process's share of the kept rows."""
         lists: dict[str, list] = {"prompts": prompts, "inputs": inputs}
-        share: dict[str, Any] = {
-            "kept": selection.kept_rows,
-            "num_rows": len(prompts),
-            "process_index": self.accelerator.process_index,
-            "num_processes": self.accelerator.num_processes,
-        }
-        if self.environments is not None:
+        if self.environments is not None:  # the environments themselves cannot be sent, and are not used from here on
             lists["environment names"] = self._batch_environments
-            if holds_own_share(**share):
-                # Elsewhere environments stay as they are: they cannot be sent, and nothing after the rewards uses them.
-                self.environments[:] = keep_rows({"environments": self.environments}, **share)["environments"]
-        narrowed = keep_rows({**lists, **columns_of(generated, len(prompts))}, **share)
+        has_images = generated.images is not None and dataset_images(inputs) is not None
+        narrowed = keep_rows(
+            {**lists, **columns_of(generated, len(prompts))},
+            selection.kept_rows,
+            num_rows=len(prompts),
+            process_index=self.accelerator.process_index,
+            num_processes=self.accelerator.num_processes,
+        )
         for name, values in lists.items():
             values[:] = narrowed.pop(name)
-        return replace_columns(generated, narrowed)
+        generated = replace_columns(generated, narrowed)
+        if not has_images and not any(generated.images or []):  # those that tools returned may all be dropped
+            generated = generated._replace(images=None)
+        return generated
 
     def _without_infinities(self, rewards_per_func: torch.Tensor) -> torch.Tensor:
         for i in rewards_per_func.isinf().any(dim=0).nonzero().flatten().tolist():

@@ -146,8 +146,8 @@ def _load_reward(name: str) -> Callable:
     named = ("accuracy_reward", "reasoning_accuracy_reward", "think_format_reward")
     if name not in named:
         raise ValueError(
-            f"There is no reward function {name!r}. Choose one of {[*named, 'get_soft_overlong_punishment']}, or give a "
-            "dotted import path."
+            f"There is no reward function {name!r}. Choose one of {[*named, 'get_soft_overlong_punishment']}, or give "
+            "a dotted import path."
         )
     return getattr(trl_rewards, name)
 

@@ -1,0 +1,84 @@
+"""The quickstart as a newcomer runs it, its recipe, and the README's example on what it made."""
+
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from trl_pods import quickstart
+
+ROOT = Path(__file__).parents[1]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory) -> Path:
+    return tmp_path_factory.mktemp("quickstart")
+
+
+@pytest.fixture(scope="module")
+def output(folder) -> str:
+    """What `trl-pods quickstart` prints, run in a folder of its own."""
+    command = [sys.executable, "-m", "trl_pods.cli", "quickstart"]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=folder, timeout=180)
+    assert done.returncode == 0, done.stderr
+    return done.stdout + done.stderr
+
+
+def test_held_out_accuracy_at_least_doubles(output):
+    before, after = map(float, re.search(r"([\d.]+)% before, ([\d.]+)% after", output).groups())
+    assert 2 <= before <= 40
+    assert after >= 2 * before
+    assert after >= 60
+
+
+def test_it_says_where_everything_is_and_what_to_run_next(output, folder):
+    assert "Model: runs/quickstart/model. Log: runs/quickstart/model/trainer_state.json." in output
+    assert (folder / "runs/quickstart/model/model.safetensors").exists()
+    log = json.loads((folder / "runs/quickstart/model/trainer_state.json").read_text())["log_history"]
+    assert {"reward", "pods/variance_gain", "pods/time/generate"} <= log[0].keys()
+    assert "trl-pods grpo --config" in output
+    assert "Warning" not in output
+
+
+def test_it_shows_progress(output):
+    assert re.search(r"teaching it, then muddling it 300/300", output)
+    assert re.search(r"training 60/60 \| updating \| reward 0\.\d+ \| kept 16 of 64 \| \d+ s, 0 s left", output)
+
+
+def test_held_out_words_are_not_trained_on_in_either_direction(output, folder):
+    words = {}
+    for name in ("train", "test"):
+        rows = map(json.loads, (folder / f"runs/quickstart/data/{name}.jsonl").read_text().splitlines())
+        words[name] = {min(row["answer"], row["answer"][::-1]) for row in rows}
+    assert len(words["test"]) == quickstart.NUM_HELD_OUT
+    assert len(words["train"]) > 5000
+    assert not words["train"] & words["test"]
+
+
+def test_the_reward_is_all_or_nothing():
+    completions = ["cba", "CBA", "cb", "cbaa", "bca", ""]
+    assert quickstart.spelled_backward(completions, ["cba"] * 6) == [1.0, 1.0, 0.0, 0.0, 0.0, 0.0]
+
+
+@pytest.mark.usefixtures("output")
+def test_the_recipe_trains_on_what_the_quickstart_made(folder):
+    command = [sys.executable, "-m", "trl_pods.cli", "grpo", "--config", str(ROOT / "recipes" / "quickstart.yaml")]
+    done = subprocess.run([*command, "--max_steps", "2"], capture_output=True, text=True, cwd=folder, timeout=120)
+    assert done.returncode == 0, done.stderr
+    assert "training 2/2" in done.stderr
+
+
+@pytest.mark.usefixtures("output")
+def test_the_example_in_the_readme_runs_as_written(folder):
+    readme = (ROOT / "README.md").read_text()
+    example = re.search(r"```python\n(from datasets.*?)```", readme, re.DOTALL)[1]
+    done = subprocess.run([sys.executable, "-c", example], capture_output=True, text=True, cwd=folder, timeout=120)
+    assert done.returncode == 0, done.stderr
+    printed = json.loads(done.stdout.strip().splitlines()[-1])
+    stated = json.loads(re.search(r"which rises: `(\[.*?\])`", readme)[1])
+    assert len(printed) == len(stated) == 2
+    assert printed[0] < printed[1]
+    assert printed == pytest.approx(stated, abs=0.1)
