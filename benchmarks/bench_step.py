@@ -7,16 +7,17 @@ What a step costs, as ratios from one run.
 
     python benchmarks/bench_step.py
 
-Runs of the trainers take turns, so that what else the machine does falls on all alike; every ratio is taken within one
-turn. All completions have the same length. Times are the process's CPU seconds in one thread, because the machines that
-this runs on are shared; wall-clock ratios stand beside them.
+The trainers take turns after every optimizer step, so that what else the machine does falls on all alike. Each ratio is
+given twice: as the median (and quartiles) of the ratios within one round, and as the ratio of the fastest tenth of the
+steps, which is what is left when nothing disturbs them. One thread; wall-clock and CPU seconds of the process. All
+completions have the same length.
 """
 
 import argparse
-import itertools
 import os
 import statistics
 import tempfile
+import threading
 import time
 from pathlib import Path
 
@@ -25,50 +26,94 @@ os.environ["HF_HUB_OFFLINE"] = "1"
 
 import environment
 from datasets import Dataset
-from transformers import PrinterCallback
+from transformers import PrinterCallback, TrainerCallback
 from transformers.utils import logging as transformers_logging
 from trl import GRPOConfig, GRPOTrainer
 
 from trl_pods import PODSGRPOConfig, PODSGRPOTrainer
 
-NUM_PROMPTS, N, M, COMPLETION_LENGTH = 8, 64, 16, 16
+NUM_PROMPTS, N, M, COMPLETION_LENGTH = 4, 64, 16, 16
+NUM_WARM_UP = 3  # rounds
 CLOCKS = {"cpu": time.process_time, "wall": time.perf_counter}
 
 
-def timed(trainer_class):
-    """The trainer, with the seconds of each optimizer step and of its generation and rewards, by both clocks."""
+class Rounds:
+    """Lets several threads run one at a time, in an order that is reversed after every round."""
 
-    class Timed(trainer_class):
+    def __init__(self, names):
+        self._order = list(names)
+        self._waiting = list(names)
+        self._changed = threading.Condition()
+
+    def wait_for(self, name):
+        with self._changed:
+            self._changed.wait_for(lambda: self._waiting[0] == name)
+
+    def pass_on(self):
+        with self._changed:
+            self._waiting.pop(0)
+            if not self._waiting:
+                self._order.reverse()
+                self._waiting = list(self._order)
+            self._changed.notify_all()
+
+
+class Turns(TrainerCallback):
+    """Measures a trainer's turns: from the start of a step to the start of the next, all that a step costs."""
+
+    def __init__(self, name, rounds):
+        self.name, self.rounds = name, rounds
+        self.steps, self.sampling = [], []
+        self.started = None
+
+    def on_step_begin(self, args, state, control, **kwargs):
+        if self.started is not None:
+            self.steps.append(since(self.started))
+            self.rounds.pass_on()
+        self.rounds.wait_for(self.name)
+        self.sampling.append(dict.fromkeys(CLOCKS, 0.0))
+        self.started = now()
+
+    def on_train_end(self, args, state, control, **kwargs):
+        self.steps.append(since(self.started))
+        self.rounds.pass_on()
+
+
+def now():
+    return {name: clock() for name, clock in CLOCKS.items()}
+
+
+def since(start):
+    return {name: clock() - start[name] for name, clock in CLOCKS.items()}
+
+
+def measured(trainer_class):
+    """The trainer, with the seconds of its generation and rewards added to its turn."""
+
+    class Measured(trainer_class):
         def _generate(self, prompts):
-            return self._add("sampling", super()._generate, prompts)
+            return self._add(super()._generate, prompts)
 
         def _calculate_rewards(self, *args):
-            return self._add("sampling", super()._calculate_rewards, *args)
+            return self._add(super()._calculate_rewards, *args)
 
-        def training_step(self, *args):
-            self.seconds = [*getattr(self, "seconds", []), {}]
-            self.starts = [*getattr(self, "starts", []), {name: clock() for name, clock in CLOCKS.items()}]
-            return super().training_step(*args)
-
-        def _add(self, part, function, *args):
-            before = {name: clock() for name, clock in CLOCKS.items()}
+        def _add(self, function, *args):
+            start = now()
             result = function(*args)
-            for name, clock in CLOCKS.items():
-                key = (part, name)
-                self.seconds[-1][key] = self.seconds[-1].get(key, 0.0) + clock() - before[name]
+            for name, seconds in since(start).items():
+                self.turns.sampling[-1][name] += seconds
             return result
 
-    return Timed
+    return Measured
 
 
 def reward(completions, **kwargs):
     return [float(len(set(completion.split()))) for completion in completions]
 
 
-def run(model_path, output_dir, trainer_class, num_generations, steps, **arguments):
-    """Median over steps of the seconds of a step and of its sampling, by both clocks. The first step is left out."""
+def make_trainer(model_path, output_dir, turns, trainer_class, num_generations, num_steps, **arguments):
     config_class = PODSGRPOConfig if trainer_class is PODSGRPOTrainer else GRPOConfig
-    trainer = timed(trainer_class)(
+    trainer = measured(trainer_class)(
         model=model_path,
         reward_funcs=reward,
         args=config_class(
@@ -77,8 +122,8 @@ def run(model_path, output_dir, trainer_class, num_generations, steps, **argumen
             per_device_train_batch_size=NUM_PROMPTS * num_generations,
             max_completion_length=COMPLETION_LENGTH,
             generation_kwargs={"min_new_tokens": COMPLETION_LENGTH},
-            max_steps=steps + 2,
-            logging_steps=1000,
+            max_steps=num_steps,
+            logging_steps=num_steps,
             save_strategy="no",
             report_to="none",
             disable_tqdm=True,
@@ -89,64 +134,74 @@ def run(model_path, output_dir, trainer_class, num_generations, steps, **argumen
         train_dataset=Dataset.from_dict({"prompt": [f"w{i} w{i + 1} w{i + 2}" for i in range(200)]}),
     )
     trainer.remove_callback(PrinterCallback)
-    trainer.train()
-    measured = {}
-    for name in CLOCKS:
-        starts = [start[name] for start in trainer.starts]  # from one step's start to the next: the optimizer included
-        measured[name, "step"] = statistics.median(b - a for a, b in itertools.pairwise(starts[1:]))
-        measured[name, "sampling"] = statistics.median(s["sampling", name] for s in trainer.seconds[1:-1])
-    return measured
+    trainer.add_callback(turns)
+    trainer.turns = turns
+    return trainer
 
 
-def summary(ratios):
-    quartiles = statistics.quantiles(ratios, n=4)
+def ratios(step, sampling):
+    """The three ratios, from the seconds of a step and of its sampling for each trainer."""
+    paid_by_grpo = sampling["grpo_n"] + step["grpo_m"] - sampling["grpo_m"]
     return {
-        "median": round(statistics.median(ratios), 4),
-        "quartiles": [round(quartiles[0], 4), round(quartiles[2], 4)],
+        "pods_at_n_equal_m_over_grpo": step["pods_m"] / step["grpo_m"],
+        "pods_over_sum_of_grpo_phases": step["pods"] / paid_by_grpo,
+        "grpo_at_n_over_pods": step["grpo_n"] / step["pods"],
     }
 
 
-def main(turns, steps):
+def summary(turns, clock):
+    """Each ratio by one clock: median and quartiles over rounds, and from the fastest tenth of the steps."""
+    names = list(turns)
+    steps = {name: [step[clock] for step in turns[name].steps[NUM_WARM_UP:]] for name in names}
+    sampling = {name: [part[clock] for part in turns[name].sampling[NUM_WARM_UP:]] for name in names}
+    by_round = [
+        ratios({name: steps[name][i] for name in names}, {name: sampling[name][i] for name in names})
+        for i in range(len(steps[names[0]]))
+    ]
+    fastest = ratios(
+        {name: statistics.quantiles(steps[name], n=10)[0] for name in names},
+        {name: statistics.quantiles(sampling[name], n=10)[0] for name in names},
+    )
+    found = {}
+    for ratio in fastest:
+        lower, median, upper = statistics.quantiles([of_round[ratio] for of_round in by_round], n=4)
+        found[ratio] = {
+            "median": round(median, 4),
+            "quartiles": [round(lower, 4), round(upper, 4)],
+            "fastest_tenth": round(fastest[ratio], 4),
+        }
+    return found
+
+
+def main(num_rounds):
     transformers_logging.set_verbosity_error()
     transformers_logging.disable_progress_bar()
-    ratios = {(kind, name): [] for kind in ("n_equal_m", "sum_of_phases", "grpo_n") for name in CLOCKS}
+    kinds = {
+        "grpo_n": (GRPOTrainer, N, {}),
+        "grpo_m": (GRPOTrainer, M, {}),
+        "pods_m": (PODSGRPOTrainer, M, {"num_rollouts": M}),
+        "pods": (PODSGRPOTrainer, M, {"num_rollouts": N}),
+    }
+    rounds = Rounds(kinds)
+    turns = {name: Turns(name, rounds) for name in kinds}
     with tempfile.TemporaryDirectory() as folder:
         model_path = environment.save_model(Path(folder) / "model", hidden_size=64, num_layers=2)
-        for turn in range(turns):
-            pods_m = ("pods_m", PODSGRPOTrainer, M, {"num_rollouts": M})
-            kinds = [("grpo_m", GRPOTrainer, M, {}), pods_m, ("grpo_m_again", GRPOTrainer, M, {})]
-            kinds += [("pods", PODSGRPOTrainer, M, {"num_rollouts": N}), ("grpo_n", GRPOTrainer, N, {})]
-            got = {name: run(model_path, folder, cls, group, steps, **extra) for name, cls, group, extra in kinds}
-            for name in CLOCKS:
-                step, sampling = (name, "step"), (name, "sampling")
-                grpo_m = (got["grpo_m"][step] + got["grpo_m_again"][step]) / 2  # before and after, against drift
-                rest = grpo_m - (got["grpo_m"][sampling] + got["grpo_m_again"][sampling]) / 2
-                ratios["n_equal_m", name].append(got["pods_m"][step] / grpo_m)
-                ratios["sum_of_phases", name].append(got["pods"][step] / (got["grpo_n"][sampling] + rest))
-                ratios["grpo_n", name].append(got["grpo_n"][step] / got["pods"][step])
-            print(f"turn {turn + 1}/{turns}: " + ", ".join(f"{k} {n} {r[-1]:.3f}" for (k, n), r in ratios.items()))
-    environment.report(
-        "step",
-        {
-            "benchmark": "step",
-            "sizes": {"prompts": NUM_PROMPTS, "n": N, "m": M, "completion_length": COMPLETION_LENGTH},
-            "turns": turns,
-            "steps_per_turn": steps,
-            "seeds": [42],
-            **{
-                label: {name: summary(ratios[kind, name]) for name in CLOCKS}
-                for kind, label in {
-                    "n_equal_m": "pods_at_n_equal_m_over_grpo",
-                    "sum_of_phases": "pods_step_over_sum_of_grpo_phases",
-                    "grpo_n": "grpo_at_n_over_pods_step",
-                }.items()
-            },
-        },
-    )
+        trainers = [
+            make_trainer(model_path, folder, turns[name], trainer_class, group, num_rounds + NUM_WARM_UP, **extra)
+            for name, (trainer_class, group, extra) in kinds.items()
+        ]
+        threads = [threading.Thread(target=trainer.train) for trainer in trainers]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    result = {"benchmark": "step", "rounds": num_rounds, "seeds": [42]}
+    result["sizes"] = {"prompts": NUM_PROMPTS, "n": N, "m": M, "completion_length": COMPLETION_LENGTH}
+    result |= {clock: summary(turns, clock) for clock in CLOCKS}
+    environment.report("step", result)
 
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--turns", type=int, default=30, help="how often the trainers take turns")
-    parser.add_argument("--steps", type=int, default=8, help="measured steps of each trainer in a turn")
+    parser.add_argument("--num_rounds", type=int, default=300, help="rounds to measure")
     main(**vars(parser.parse_args()))

@@ -1,0 +1,98 @@
+"""What the trainer assumes about TRL, one claim at a time, so that a new TRL breaks with a name."""
+
+import inspect
+from collections import deque
+
+import pytest
+import tiny
+import torch
+from trl import GRPOConfig, GRPOTrainer
+from trl.trainer.utils import get_config_model_id, nanstd
+
+from trl_pods.compatibility import SEAM, Generated, _matches, _returned_names, check_trl
+
+
+@pytest.fixture(scope="module")
+def trainer(model_path, tmp_path_factory):
+    """A plain `GRPOTrainer` after two steps with a completions table."""
+    args = GRPOConfig(**tiny.default_arguments(tmp_path_factory.mktemp("grpo"), log_completions=True, logging_steps=2))
+    trainer = GRPOTrainer(model_path, tiny.distinct_characters, args, tiny.make_dataset())
+    trainer.log = lambda *args, **kwargs: None  # keep the metrics
+    trainer.train()
+    return trainer
+
+
+def test_the_installed_trl_is_supported():
+    check_trl()
+
+
+@pytest.mark.parametrize("method", SEAM)
+def test_methods_have_the_parameters_that_the_overrides_have(method):
+    found = tuple(inspect.signature(getattr(GRPOTrainer, method)).parameters)
+    assert _matches(found, SEAM[method]), found
+
+
+def test_generate_returns_these_items_in_this_order():
+    assert _returned_names(GRPOTrainer._generate) == Generated._fields
+
+
+@pytest.mark.parametrize(
+    "attribute",
+    [
+        "environments",
+        "log_completions",
+        "log_multimodal",
+        "multi_objective_aggregation",
+        "num_generations",
+        "num_generations_eval",
+        "reward_func_names",
+        "reward_weights",
+        "scale_rewards",
+        "_is_vlm",
+        "_log_completion_extra",
+        "_pending_extra_logs",
+        "_tokenizer",
+    ],
+)
+def test_the_trainer_has(trainer, attribute):
+    assert hasattr(trainer, attribute)
+
+
+@pytest.mark.parametrize("column", ["prompt", "completion", "advantages", "images"])
+def test_the_completions_table_has_a_column_as_long_as_a_generation_batch(trainer, column):
+    assert isinstance(trainer._logs[column], deque)
+    assert trainer._logs[column].maxlen == trainer.args.generation_batch_size
+
+
+@pytest.mark.parametrize("table", ["rewards", "extra"])
+def test_the_completions_table_makes_columns_on_demand(trainer, table):
+    assert trainer._logs[table]["any"].maxlen == trainer.args.generation_batch_size
+
+
+@pytest.mark.parametrize(
+    "metric",
+    [
+        "reward",
+        "reward_std",
+        "frac_reward_zero_std",
+        "rewards/distinct_characters/mean",
+        "rewards/distinct_characters/std",
+    ],
+)
+def test_a_generation_batch_adds_one_value_to_the_metric(trainer, metric):
+    assert len(trainer._metrics["train"][metric]) == 2
+
+
+def test_a_completed_batch_names_its_rows_and_advantages(trainer):
+    row = trainer.train_dataset[0]
+    output = trainer._generate_and_score_completions([dict(row) for _ in range(8)])
+    assert len(output["prompt_ids"]) == len(output["advantages"]) == 8
+
+
+def test_nanstd_is_the_sample_standard_deviation_of_what_is_there():
+    values = torch.tensor([[1.0, 3.0, float("nan")], [2.0, 2.0, 2.0]])
+    assert nanstd(values, dim=1).tolist() == pytest.approx([2**0.5, 0.0])
+
+
+def test_the_model_s_name_is_in_its_config(trainer, model_path):
+    assert get_config_model_id(trainer.model.config) == model_path
