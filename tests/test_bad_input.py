@@ -20,6 +20,7 @@ from trl_pods.config import with_rollouts
     [
         ({"num_rollouts": 3}, r"`num_rollouts` is 3.*`num_generations` \(4\).*Raise `num_rollouts`"),
         ({"num_rollouts": 0}, r"`num_rollouts` is 0"),
+        ({"num_rollouts": 16.0}, r"`num_rollouts` is 16.0, but it must be a whole number"),
         ({"num_generations": 1}, r"`num_generations` is 1.*at least 2"),
         ({"num_generations": 0}, r"`num_generations` is 0.*at least 2"),
         (

@@ -41,6 +41,17 @@ def test_the_same_function_may_be_registered_again():
     assert get_strategy("first") is first
 
 
+def test_two_lambdas_are_not_the_same_function():
+    register_strategy("short")(lambda rewards, num_kept: None)
+    with pytest.raises(ValueError, match=r"'short' is already registered"):
+        register_strategy("short")(lambda rewards, num_kept: None)
+
+
+def test_a_function_in_place_of_a_name_is_refused_with_the_way_out():
+    with pytest.raises(ValueError, match=r"not by <function first.*`register_strategy`"):
+        get_strategy(first)
+
+
 def test_an_unknown_name_lists_the_choices():
     with pytest.raises(ValueError, match=r"'max_varience'.*'max_reward', 'max_variance', 'percentile', 'random'"):
         get_strategy("max_varience")

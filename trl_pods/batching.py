@@ -41,6 +41,8 @@ def check_rollouts(args: GRPOConfig) -> None:
     """
     num_rollouts, num_kept = args.num_rollouts, args.num_generations
     num_prompts, num_processes = prompts_per_generation(args), args.world_size
+    if not isinstance(num_rollouts, int):
+        raise ValueError(f"`num_rollouts` is {num_rollouts!r}, but it must be a whole number. Use for example 64.")
     if num_rollouts < num_kept:
         raise ValueError(
             f"`num_rollouts` is {num_rollouts!r}, but it must be at least `num_generations` ({num_kept}), the number "

@@ -85,7 +85,7 @@ def get_strategy(name: str) -> "Strategy":
         `Callable`: The strategy, see [`register_strategy`] for its contract.
 
     Raises:
-        ValueError: There is no such strategy, or its module or package cannot be imported.
+        ValueError: There is no such strategy, its module or package cannot be imported, or `name` is no string.
 
     Example:
 
@@ -97,6 +97,11 @@ def get_strategy(name: str) -> "Strategy":
 
     ```
     """
+    if not isinstance(name, str):
+        raise ValueError(
+            f"A down-sampling strategy is given by its name or import path, not by {name!r}. Register a function with "
+            "`register_strategy` and give its name."
+        )
     strategies = _built_in()
     if name in strategies:
         return strategies[name]
@@ -184,4 +189,4 @@ def _path(strategy: "Strategy") -> str:
 
 def _same_function(one: "Strategy", other: "Strategy") -> bool:
     # A notebook cell or a reloaded module defines the same function anew; that is not a clash of names.
-    return _path(one) == _path(other)
+    return one is other or (_path(one) == _path(other) and "<lambda>" not in _path(one))
