@@ -13,6 +13,7 @@ from zlib import crc32
 import tiny
 import torch
 from peft import LoraConfig
+from transformers import set_seed
 from trl import GRPOConfig, GRPOTrainer
 
 from trl_pods import PODSGRPOConfig, PODSGRPOTrainer
@@ -92,6 +93,7 @@ def main(model_path: str, output_dir: str, *cases: str) -> None:
                 **arguments,
             )
         )
+        set_seed(42)  # TRL 1.10 makes the LoRA weights before it sets the seed
         trainer = recording(GRPOTrainer if is_grpo else PODSGRPOTrainer)(
             model=model_path,
             reward_funcs=labelled_reward if deterministic else tiny.distinct_characters,
