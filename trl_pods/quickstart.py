@@ -73,8 +73,7 @@ def run(output_dir: str, seed: int) -> dict[str, float]:
     console, started = Console(), time.monotonic()
     folder = Path(output_dir)
     start, data, trained = folder / "start", folder / "data", folder / "model"
-    for old in (start, data, trained):
-        shutil.rmtree(old, ignore_errors=True)
+    _clear(folder, (start, data, trained))
 
     console.rule("1/3  A model that sometimes spells a word backward", align="left")
     prepare(str(start), str(data), seed)
@@ -101,6 +100,21 @@ def run(output_dir: str, seed: int) -> dict[str, float]:
         soft_wrap=True,
     )
     return {"before": before, "after": after, "seconds": seconds}
+
+
+def _clear(folder: Path, made: tuple[Path, ...]) -> None:
+    """Remove what an earlier quickstart made, and nothing else."""
+    mark = folder / ".trl_pods_quickstart"
+    in_the_way = [str(path) for path in made if path.exists()]
+    if in_the_way and not mark.exists():
+        raise ValueError(
+            f"`--output_dir` is {str(folder)!r}, where {in_the_way} exist that no quickstart has made. Choose another "
+            "folder."
+        )
+    for path in made:
+        shutil.rmtree(path, ignore_errors=True)
+    folder.mkdir(parents=True, exist_ok=True)
+    mark.touch()
 
 
 def prepare(model_path: str, data_path: str, seed: int = 0) -> None:
