@@ -37,7 +37,7 @@ from trl_pods.config import with_rollouts
             },
             r"one of \[2, 4, 8\].*a multiple of 3",
         ),
-        ({"down_sampling": "max_varience"}, r"'max_varience'.*\['max_reward', 'max_variance'"),
+        ({"down_sampling": "max_varience"}, r"'max_varience'.*'max_reward', 'max_variance'"),
         ({"down_sampling": "no_such_module.rule"}, r"'no_such_module.rule' cannot be imported"),
         ({"down_sampling_kwargs": {"alpha": 1}}, r"`down_sampling_kwargs` sets \['alpha'\].*'max_variance'"),
         ({"down_sampling_kwargs": '{"alpha": 1}'}, r"`down_sampling_kwargs` sets \['alpha'\]"),

@@ -20,7 +20,7 @@ def first(rewards, num_kept):
 def test_a_registered_strategy_is_found_and_listed():
     assert register_strategy("first")(first) is first
     assert get_strategy("first") is first
-    assert list_strategies()["first"] == "Keep the first rollouts. More words."
+    assert list_strategies()["first"] == ("Keep the first rollouts. More words.", "test_registry")
 
 
 def test_the_paper_s_rules_are_built_in():
@@ -30,7 +30,7 @@ def test_the_paper_s_rules_are_built_in():
 
 
 def test_a_taken_name_is_refused_and_both_owners_named():
-    with pytest.raises(ValueError, match=r"'random'.*trl_pods\.strategies\.random.*test_registry\.first"):
+    with pytest.raises(ValueError, match=r"'random'.*trl_pods\.strategies\.paper\.random.*test_registry\.first"):
         register_strategy("random")(first)
 
 
@@ -53,7 +53,9 @@ def test_a_function_in_place_of_a_name_is_refused_with_the_way_out():
 
 
 def test_an_unknown_name_lists_the_choices():
-    with pytest.raises(ValueError, match=r"'max_varience'.*'max_reward', 'max_variance', 'percentile', 'random'"):
+    with pytest.raises(
+        ValueError, match=r"'max_varience'.*'max_reward', 'max_variance', 'percentile', 'random'.*register"
+    ):
         get_strategy("max_varience")
 
 
@@ -88,6 +90,6 @@ def test_entry_points_are_listed_and_loaded_one_at_a_time(tmp_path, monkeypatch)
     )
     monkeypatch.syspath_prepend(str(tmp_path))
     assert get_strategy("theirs").__name__ == "rule"
-    assert list_strategies()["broken"] == "Provided by the package 'their-rules'."
+    assert list_strategies()["broken"] == ("", "the package 'their-rules'")
     with pytest.raises(ValueError, match=r"'broken' of the package 'their-rules'.*their_missing_module"):
         get_strategy("broken")

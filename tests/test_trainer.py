@@ -231,6 +231,73 @@ def test_resuming_at_a_generation_boundary_is_bit_identical(
     assert rewards(resumed) == rewards(whole)
 
 
+def kept_rows(trainer):
+    """For each prompt of the last generation batch, the columns that were kept."""
+    flags = torch.tensor(list(trainer._logs["extra"]["kept"])).view(-1, trainer.num_rollouts)
+    return [row.nonzero().flatten().tolist() for row in flags]
+
+
+def test_selection_reward_selects_on_one_function_and_trains_on_the_sum(model_path, tmp_path):
+    def place(completions, **kwargs):
+        return [float(i % 8) for i in range(len(completions))]
+
+    def opposite(completions, **kwargs):
+        return [-100.0 * (i % 8) for i in range(len(completions))]
+
+    for name, expected in [(None, [0, 1, 2, 3]), ("place", [4, 5, 6, 7]), ("opposite", [0, 1, 2, 3])]:
+        trainer = make_trainer(
+            model_path,
+            tmp_path / str(name),
+            reward_funcs=[place, opposite],
+            num_rollouts=8,
+            down_sampling="max_reward",
+            selection_reward=name,
+            log_completions=True,
+            num_completions_to_print=0,
+        )
+        trainer.train()
+        assert kept_rows(trainer) == [expected] * 2
+        # The highest sum of the kept rows is that of the lowest place: it has the largest advantage.
+        advantages = torch.tensor(list(trainer._logs["advantages"])).view(2, 8)
+        assert advantages.nan_to_num(-9.0).argmax(dim=1).tolist() == [expected[0]] * 2
+        assert trainer.state.log_history[0]["reward"] == pytest.approx(-99 * 3.5)
+
+
+@pytest.mark.parametrize(("num_complete", "expected"), [(5, [1, 2, 3, 4]), (4, [0, 1, 2, 3]), (2, [0, 1, 2, 3])])
+def test_exclude_truncated_keeps_cut_rollouts_only_where_complete_ones_lack(
+    num_complete, expected, model_path, tmp_path
+):
+    """Of 8 rollouts the first `num_complete` end; reward rises with the place, so the cut ones have the highest."""
+
+    def rollouts(prompts, trainer):
+        tokenizer = trainer.processing_class
+        end = [[tokenizer.eos_token_id] if i % 8 < num_complete else [6] for i in range(len(prompts))]
+        return {
+            "prompt_ids": [tokenizer(prompt)["input_ids"] for prompt in prompts],
+            "completion_ids": [[5, 5, *last] for last in end],
+            "logprobs": [[0.0] * 3 for _ in prompts],
+        }
+
+    trainer = PODSGRPOTrainer(
+        model_path,
+        lambda completions, **kwargs: [float(i % 8) for i in range(len(completions))],
+        PODSGRPOConfig(
+            **tiny.default_arguments(
+                tmp_path,
+                num_rollouts=8,
+                down_sampling="max_reward",
+                exclude_truncated=True,
+                log_completions=True,
+                num_completions_to_print=0,
+            )
+        ),
+        tiny.make_dataset(),
+        rollout_func=rollouts,
+    )
+    trainer.train()
+    assert kept_rows(trainer) == [expected] * 2
+
+
 def test_one_line_says_what_is_sampled_and_trained(model_path, tmp_path, caplog):
     trainer = make_trainer(
         model_path,

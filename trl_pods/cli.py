@@ -81,9 +81,9 @@ def _strategies() -> None:
 
     from .registry import list_strategies
 
-    table = Table("strategy", "what it keeps")
-    for name, summary in list_strategies().items():
-        table.add_row(name, summary)
+    table = Table("strategy", "what it keeps", "source")
+    for name, (summary, source) in list_strategies().items():
+        table.add_row(name, summary, source)
     Console().print(table)
 
 

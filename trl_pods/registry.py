@@ -6,7 +6,7 @@ import sys
 from collections.abc import Callable
 from importlib import import_module
 from importlib.metadata import EntryPoint, entry_points
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 if TYPE_CHECKING:
     import torch
@@ -16,6 +16,13 @@ if TYPE_CHECKING:
 ENTRY_POINT_GROUP = "trl_pods.strategies"
 
 _STRATEGIES: "dict[str, Strategy]" = {}
+
+
+class StrategyInfo(NamedTuple):
+    """What is known of a strategy without calling it."""
+
+    summary: str  # first sentence of its docstring
+    source: str  # what its docstring says after "Source:", or else where it comes from
 
 
 def register_strategy(name: str) -> "Callable[[Strategy], Strategy]":
@@ -116,26 +123,27 @@ def get_strategy(name: str) -> "Strategy":
     )
 
 
-def list_strategies() -> dict[str, str]:
+def list_strategies() -> dict[str, StrategyInfo]:
     """
     List every strategy that can be used by name.
 
     Returns:
-        `dict[str, str]`: For each name, in alphabetical order, the first sentence of the strategy's docstring.
-        Strategies of other packages are not imported for this and show the package that provides them instead.
+        `dict[str, StrategyInfo]`: For each name, in alphabetical order, its `summary` (the first paragraph of its
+        docstring) and its `source` (the paragraph that begins with "Source:", or else the module or package that it
+        comes from). Strategies of other packages are not imported for this, so theirs say no more than the package.
 
     Example:
 
     ```python
     >>> from trl_pods import list_strategies
 
-    >>> "max_variance" in list_strategies()
-    True
+    >>> list_strategies()["max_reward"]
+    StrategyInfo(summary='Keep the m rollouts of highest reward.', source='PODS (arXiv 2504.13818)')
 
     ```
     """
-    installed = {name: f"Provided by {_provider(entry)}." for name, entry in _installed().items()}
-    registered = {name: _summary(strategy) for name, strategy in _built_in().items()}
+    installed = {name: StrategyInfo("", _provider(entry)) for name, entry in _installed().items()}
+    registered = {name: _info(strategy) for name, strategy in _built_in().items()}
     return dict(sorted((installed | registered).items()))
 
 
@@ -178,9 +186,10 @@ def _provider(entry: EntryPoint) -> str:
     return f"the package {entry.dist.name!r}" if entry.dist is not None else "an unnamed package"
 
 
-def _summary(strategy: "Strategy") -> str:
-    paragraph = (inspect.getdoc(strategy) or "").split("\n\n")[0]
-    return " ".join(paragraph.split())
+def _info(strategy: "Strategy") -> StrategyInfo:
+    paragraphs = [" ".join(text.split()) for text in (inspect.getdoc(strategy) or "").split("\n\n")]
+    sources = [text.removeprefix("Source: ").rstrip(".") for text in paragraphs if text.startswith("Source: ")]
+    return StrategyInfo(paragraphs[0], sources[0] if sources else strategy.__module__)
 
 
 def _path(strategy: "Strategy") -> str:

@@ -130,7 +130,7 @@ def select(
         ValueError: It returned a wrong shape, an index out of range, or one index twice for a prompt.
     """
     try:
-        kept = strategy(rewards, num_kept, **_requested(strategy, context), **kwargs)
+        kept = strategy(rewards, num_kept, **requested(strategy, context), **kwargs)
     except Exception as error:
         raise RuntimeError(f"The down-sampling strategy {name!r} raised {error!r}.") from error
     _check(name, kept, rewards.shape, num_kept)
@@ -163,7 +163,19 @@ def seeded_generator(*parts: int) -> torch.Generator:
     return torch.Generator().manual_seed(Random(repr(parts)).getrandbits(63))
 
 
-def _requested(strategy: Strategy, context: Mapping[str, Any]) -> dict[str, Any]:
+def requested(strategy: Strategy, context: Mapping[str, Any]) -> dict[str, Any]:
+    """
+    Pick what a strategy asks for.
+
+    Args:
+        strategy (`Callable`):
+            The strategy.
+        context (`Mapping[str, Any]`):
+            Values by keyword.
+
+    Returns:
+        `dict[str, Any]`: Those that its signature names, or all if it takes `**kwargs`.
+    """
     parameters = inspect.signature(strategy).parameters
     if any(p.kind is p.VAR_KEYWORD for p in parameters.values()):
         return dict(context)

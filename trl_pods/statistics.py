@@ -32,7 +32,7 @@ def has_no_variance(rewards: torch.Tensor) -> torch.Tensor:
     """
     Tell which groups have rewards that are equal but for rounding.
 
-    The test is max - min <= 8 ulp of the largest magnitude (8 times the machine epsilon of the dtype times it), rather
+    The test is max - min <= 4 times the machine epsilon of the dtype times the largest magnitude, rather
     than exact equality: rewards such as 1.0 and 1.0000001 carry no signal.
 
     Args:
@@ -46,7 +46,7 @@ def has_no_variance(rewards: torch.Tensor) -> torch.Tensor:
     highest = rewards.masked_fill(unscored, -torch.inf).amax(dim=1)
     lowest = rewards.masked_fill(unscored, torch.inf).amin(dim=1)
     magnitude = torch.maximum(highest.abs(), lowest.abs())
-    return ((~unscored).sum(dim=1) < 2) | (highest - lowest <= 8 * torch.finfo(rewards.dtype).eps * magnitude)
+    return ((~unscored).sum(dim=1) < 2) | (highest - lowest <= 4 * torch.finfo(rewards.dtype).eps * magnitude)
 
 
 def advantages_over_all(
@@ -154,7 +154,7 @@ def variance_gain(rewards: torch.Tensor, kept: torch.Tensor) -> float:
     Compute how many times larger the reward variance within the kept groups is than within the sampled ones.
 
     It is the mean over prompts of the kept variance, divided by the mean over prompts of the variance of all n, both
-    without Bessel's correction (PODS, arXiv 2504.13818, section 3, calls this Var).
+    without Bessel's correction (the Var of PODS, arXiv 2504.13818).
 
     Args:
         rewards (`torch.Tensor`):

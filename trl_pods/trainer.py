@@ -245,12 +245,10 @@ class PODSGRPOTrainer(GRPOTrainer):
 
     def _gathered_lengths(self, generated: Generated) -> torch.Tensor:
         """Tokens that the model generated, and whether the rollout was cut, of all processes: (P n, 2)."""
-        masks = generated.tool_mask or [[1] * len(ids) for ids in generated.completion_ids]
-        rows = [
-            [sum(mask), ids[-1] not in self._stop_tokens]
-            for mask, ids in zip(masks, generated.completion_ids, strict=True)
-        ]
-        return self.accelerator.gather(torch.tensor(rows, dtype=torch.long, device=self.accelerator.device)).cpu()
+        lengths = map(len, generated.completion_ids) if generated.tool_mask is None else map(sum, generated.tool_mask)
+        truncated = (ids[-1] not in self._stop_tokens for ids in generated.completion_ids)
+        rows = torch.tensor(list(zip(lengths, truncated, strict=True)), device=self.accelerator.device)
+        return self.accelerator.gather(rows.long()).cpu()
 
     def _selection_generator(self) -> torch.Generator:
         # A step may see several generation batches; a resumed run must count them alike.

@@ -1,0 +1,178 @@
+"""
+The order in which rules take rollouts, and the policy on ties and missing rewards that all of them share.
+
+Shapes: P prompts, n rollouts sampled per prompt, m rollouts kept per prompt. A run is a stretch of exactly equal
+rewards in ascending order. Of the rollouts of a run, a rule takes the first, whichever end of the order it counts from.
+
+This is NumPy, on the CPU: rewards are few, their indices are needed there to pick completions, and a call of NumPy
+costs a fraction of one of torch. Rewards on a GPU are fetched once for all prompts.
+"""
+
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+
+class Ordered(NamedTuple):
+    """Rollouts in ascending order of reward."""
+
+    values: NDArray[np.float64]  # (P, n) ascending; unscored rollouts come last, as inf
+    columns: NDArray[np.intp]  # (P, n) where each was generated
+    num_scored: NDArray[np.intp]  # (P, 1)
+    rows: NDArray[np.intp]  # (P, 1) the prompts, to index with
+    device: torch.device  # of the rewards
+
+
+def ascending(rewards: torch.Tensor, then_by: torch.Tensor | None = None) -> Ordered:
+    """
+    Sort rollouts by reward, equal ones by another key if there is one, then by when they were generated.
+
+    Args:
+        rewards (`torch.Tensor`):
+            Float tensor of shape (P, n). A reward that is not finite counts as unscored.
+        then_by (`torch.Tensor`, *optional*):
+            Tensor of shape (P, n) that decides between equal rewards, lowest first.
+
+    Returns:
+        [`Ordered`]: The order.
+    """
+    keys = rewards.numpy(force=True).astype(np.float64)
+    scored = np.isfinite(keys)
+    num_scored = scored.sum(axis=1, keepdims=True)
+    if not scored.all():
+        keys = np.where(scored, keys, np.inf)
+    rows = np.arange(len(keys))[:, None]
+    if then_by is None:
+        columns = keys.argsort(axis=1, kind="stable")
+    else:
+        columns = then_by.numpy(force=True).argsort(axis=1, kind="stable")
+        columns = columns[rows, keys[rows, columns].argsort(axis=1, kind="stable")]
+    return Ordered(keys[rows, columns], columns, num_scored, rows, rewards.device)
+
+
+def spread_of_splits(order: Ordered, num_kept: int) -> NDArray[np.float64]:
+    """
+    Compute m times the variance of the j lowest and m - j highest rewards, for every j, with prefix sums.
+
+    Only 0 < j < m matters: moving the lowest of a set further down, or its highest further up, adds to its variance, so
+    the lowest and the highest reward are always among those of largest variance. Going from j to j + 1 adds the lowest
+    reward that is not yet in the set and removes the lowest of its high ones, so that the sum and the sum of squares
+    change by differences, which are summed up. Works in float64 on rewards shifted by each prompt's lowest, so that a
+    large common offset does not drown the differences.
+
+    Args:
+        order ([`Ordered`]):
+            The order.
+        num_kept (`int`):
+            m, at least 2.
+
+    Returns:
+        `np.ndarray`: Float64 array of shape (P, m - 1), for j = 1, ..., m - 1; meaningless for prompts with fewer than
+        m scored rollouts.
+    """
+    values, enough = order.values, order.num_scored >= num_kept
+    if not enough.all():
+        values = np.where(enough, values, 0.0)
+    lowest = values[:, :1]
+    low = values[:, :num_kept] - lowest
+    high = values[order.rows, order.num_scored - num_kept + np.arange(num_kept)] - lowest
+    change = low - high
+    sums = high.sum(axis=1, keepdims=True) + change.cumsum(axis=1)[:, :-1]
+    squares = (high * high).sum(axis=1, keepdims=True) + (change * (low + high)).cumsum(axis=1)[:, :-1]
+    return squares - sums * sums / num_kept
+
+
+def take_both_ends(order: Ordered, num_kept: int, num_low: NDArray[np.intp] | int) -> torch.Tensor:
+    """
+    Take the j lowest and the m - j highest rollouts; of a prompt with fewer than m scored ones, the first m.
+
+    Args:
+        order ([`Ordered`]):
+            The order.
+        num_kept (`int`):
+            m.
+        num_low (`np.ndarray` or `int`):
+            j, in [1, m - 1]: integer array of shape (P, 1), or the same for all prompts.
+
+    Returns:
+        `torch.Tensor`: Long tensor of shape (P, m).
+    """
+    values, columns, num_scored, rows, device = order
+    enough = num_scored >= num_kept
+    if not enough.all():
+        num_low = np.where(enough, num_low, num_kept)
+    position, skipped = np.arange(num_kept), num_scored - num_kept
+    is_high = position >= num_low
+    position = position + is_high * skipped
+    # In the run that the high end begins in, take the first that the low end has left, rather than the last.
+    first_high = np.minimum(num_low + skipped, values.shape[1] - 1)
+    boundary = values[rows, first_high]
+    run_start = (values < boundary).sum(axis=1, keepdims=True)
+    run_end = (values <= boundary).sum(axis=1, keepdims=True)
+    position -= (is_high & (position < run_end)) * (first_high - np.maximum(run_start, num_low))
+    return torch.from_numpy(columns[rows, position]).to(device)
+
+
+def take_marked(order: Ordered, marked: NDArray[np.bool_], num_kept: int) -> torch.Tensor:
+    """
+    Take the rollouts at marked positions, or rather, of each run, as many from its start.
+
+    Args:
+        order ([`Ordered`]):
+            The order.
+        marked (`np.ndarray`):
+            Bool array of shape (P, n) with m positions marked for each prompt.
+        num_kept (`int`):
+            m.
+
+    Returns:
+        `torch.Tensor`: Long tensor of shape (P, m).
+    """
+    run_start, _ = runs(order)
+    num_marked = np.zeros_like(run_start)
+    np.add.at(num_marked, (order.rows, run_start), marked)
+    position = np.arange(marked.shape[1])
+    taken = position - run_start < num_marked[order.rows, run_start]
+    return torch.from_numpy(order.columns[taken].reshape(-1, num_kept)).to(order.device)
+
+
+def take_highest(keys: torch.Tensor, rewards: torch.Tensor, num_kept: int) -> torch.Tensor:
+    """
+    Take the rollouts of the highest keys, equal ones by when they were generated, unscored ones last.
+
+    Args:
+        keys (`torch.Tensor`):
+            Float tensor of shape (P, n).
+        rewards (`torch.Tensor`):
+            Float tensor of shape (P, n). A reward that is not finite counts as unscored.
+        num_kept (`int`):
+            m.
+
+    Returns:
+        `torch.Tensor`: Long tensor of shape (P, m).
+    """
+    keys = torch.where(rewards.isfinite(), keys, -torch.inf)
+    return keys.argsort(dim=1, descending=True, stable=True)[:, :num_kept]
+
+
+def runs(order: Ordered) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
+    """
+    Find the run that each position is in.
+
+    Args:
+        order ([`Ordered`]):
+            The order.
+
+    Returns:
+        `tuple[np.ndarray, np.ndarray]`: Its first position and the one after its last, of shape (P, n).
+    """
+    values = order.values
+    position = np.arange(values.shape[1])
+    changes = values[:, 1:] != values[:, :-1]
+    starts = np.pad(changes, ((0, 0), (1, 0)), constant_values=True)
+    ends = np.pad(changes, ((0, 0), (0, 1)), constant_values=True)
+    run_start = np.maximum.accumulate(np.where(starts, position, 0), axis=1)
+    run_end = np.minimum.accumulate(np.where(ends, position + 1, len(position))[:, ::-1], axis=1)[:, ::-1]
+    return run_start, run_end
