@@ -21,6 +21,7 @@ docs: .venv/ready  ## Run the examples in the docstrings
 check: lint docs test  ## All that CI runs
 
 .venv/ready: pyproject.toml constraints.txt
+	@echo "Setting up .venv, which takes a few minutes ..."
 	$(PYTHON) -m venv .venv
 	$(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt torch
 	$(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[math,plot,test]'

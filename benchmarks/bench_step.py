@@ -8,7 +8,7 @@ What a step costs, as ratios from one run.
     python benchmarks/bench_step.py
 
 The trainers take turns after every optimizer step, so that what else the machine does falls on all alike. Each ratio is
-given twice: as the median (and quartiles) of the ratios within one round, and as the ratio of the fastest tenth of the
+given twice: as the median (with its 95 % interval, and quartiles) of the ratios within one round, and as the ratio of the fastest tenth of the
 steps, which is what is left when nothing disturbs them. One thread; wall-clock and CPU seconds of the process. All
 completions have the same length.
 """
@@ -164,9 +164,14 @@ def summary(turns, clock):
     )
     found = {}
     for ratio in fastest:
-        lower, median, upper = statistics.quantiles([of_round[ratio] for of_round in by_round], n=4)
+        ordered = sorted(of_round[ratio] for of_round in by_round)
+        lower, median, upper = statistics.quantiles(ordered, n=4)
+        # A 95 % interval of the median, from the binomial distribution of how many rounds lie below it.
+        half, reach = len(ordered) / 2, 0.98 * len(ordered) ** 0.5
+        interval = ordered[max(int(half - reach), 0)], ordered[min(int(half + reach), len(ordered) - 1)]
         found[ratio] = {
             "median": round(median, 4),
+            "interval_of_median": [round(end, 4) for end in interval],
             "quartiles": [round(lower, 4), round(upper, 4)],
             "fastest_tenth": round(fastest[ratio], 4),
         }

@@ -20,6 +20,7 @@ from trl_pods import PODSGRPOConfig, PODSGRPOTrainer
 
 # 8 trained rows per generation batch over all processes. With m = 4 there are P = 2 prompts, with m = 8 only one.
 CASES = {
+    "own_randomness": {"num_generations": 4, "num_rollouts": 8, "down_sampling": "distributed_rule.shuffled"},
     "two_groups": {"num_generations": 4, "num_rollouts": 8},
     "one_group": {"num_generations": 8, "num_rollouts": 16, "beta": 0.1},
     "all_statistics": {"num_generations": 4, "num_rollouts": 8, "advantage_statistics": "all", "loss_type": "grpo"},

@@ -22,6 +22,8 @@ from trl_pods.config import with_rollouts
         ({"num_rollouts": 0}, r"`num_rollouts` is 0"),
         ({"num_rollouts": 16.0}, r"`num_rollouts` is 16.0, but it must be a whole number"),
         ({"num_generations": 1}, r"`num_generations` is 1.*at least 2"),
+        ({"num_generations": None}, r"`num_generations` is None.*a whole number"),
+        ({"num_generations": "4"}, r"`num_generations` is '4'.*a whole number"),
         ({"num_generations": 0}, r"`num_generations` is 0.*at least 2"),
         (
             {"num_generations": 4, "num_rollouts": 8, "per_device_train_batch_size": 3},
@@ -195,6 +197,38 @@ def test_a_wrong_number_of_rewards_is_refused_with_the_number_of_rollouts(model_
     )
     with pytest.raises(ValueError, match=r"returned 1 rewards, but 16 were expected"):
         trainer.train()
+
+
+def test_iterable_data_that_fills_no_batch_is_heard(model_path, tmp_path):
+    data = tiny.make_dataset(3)
+    args = PODSGRPOConfig(**tiny.default_arguments(tmp_path, per_device_train_batch_size=16, num_rollouts=8))
+    dataset = IterableDataset.from_generator(lambda: iter(data))
+    trainer = PODSGRPOTrainer(model_path, tiny.distinct_characters, args, dataset)
+    with pytest.raises(ValueError, match="Nothing was trained: `train_dataset` gave fewer prompts than the 4"):
+        trainer.train()
+
+
+def test_a_rule_that_writes_into_its_arguments_spoils_nothing(model_path, tmp_path, monkeypatch):
+    monkeypatch.setattr(registry, "_STRATEGIES", dict(registry._built_in()))
+
+    @register_strategy("vandal")
+    def vandal(rewards, num_kept, rewards_per_func, completion_lengths):
+        for tensor in (rewards, rewards_per_func, completion_lengths):
+            tensor.zero_()
+        return torch.arange(num_kept).expand(len(rewards), -1)
+
+    arguments = {"down_sampling": "vandal", "selection_reward": "distinct_characters", "num_rollouts": 8}
+    trainer = PODSGRPOTrainer(
+        model_path,
+        tiny.distinct_characters,
+        PODSGRPOConfig(**tiny.default_arguments(tmp_path, **arguments)),
+        tiny.make_dataset(),
+    )
+    trainer.train()
+    log = trainer.state.log_history[0]
+    assert log["reward"] > 1
+    assert log["grad_norm"] > 0
+    assert 0 < log["pods/kept_token_fraction"] < 1
 
 
 def test_iterable_data_needs_max_steps(model_path, tmp_path):

@@ -86,7 +86,7 @@ def test_a_recipe_trains_and_saves_model_and_log(in_tmp, model_path):
 def test_progress_says_phase_step_reward_and_time_left(in_tmp, model_path):
     done = run("grpo", "--config", recipe(in_tmp, model_path), cwd=in_tmp)
     assert done.returncode == 0, done.stderr
-    assert re.search(r"training 1/2 \| updating \| reward \d\.\d+ \| kept 4 of 8 \| \d+ s, \d+ s left", done.stderr)
+    assert re.search(r"training 1/2 \| updating \| reward \d\.\d+ \| kept 4/8 \| \d+ s, \d+ s left", done.stderr)
     assert re.search(r"training 2/2 .* 0 s left", done.stderr)
     assert "Each generation batch: 2 prompts, 16 rollouts sampled" in done.stderr
     assert "Saved the model and the log" in done.stdout
@@ -98,6 +98,7 @@ def test_progress_says_phase_step_reward_and_time_left(in_tmp, model_path):
         ({"reward_funcs": ["no_such_reward"]}, "no reward function 'no_such_reward'"),
         ({"reward_funcs": ["my_rewards.missing"]}, "'my_rewards.missing' cannot be imported"),
         ({"setup_func": "nowhere.prepare"}, "'nowhere.prepare' cannot be imported"),
+        ({"model_name_or_path": None}, "Set `model_name_or_path`"),
         ({"dataset_name": None}, "Set `dataset_name` or `datasets`"),
         ({"lerning_rate": 1.0}, "lerning_rate"),
         ({"down_sampling": "max_varience"}, "max_varience"),

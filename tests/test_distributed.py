@@ -36,8 +36,8 @@ def results(model_path, tmp_path_factory) -> Path:
     output_dir = tmp_path_factory.mktemp("distributed")
     exact = ["grpo", "n_equal_m", "grpo_lora", "n_equal_m_lora"]
     launch(model_path, output_dir, 1, DETERMINISTIC)
-    launch(model_path, output_dir, 2, [*DETERMINISTIC, *exact])
-    launch(model_path, output_dir, 4, DETERMINISTIC)
+    launch(model_path, output_dir, 2, [*DETERMINISTIC, *exact, "own_randomness"])
+    launch(model_path, output_dir, 4, [*DETERMINISTIC, "own_randomness"])
     return output_dir
 
 
@@ -58,6 +58,14 @@ def test_processes_train_the_same_rows_to_the_same_parameters(case, world_size, 
         assert together == Counter(map(tuple, rows)), "other rows were kept"
     for name in expected:
         torch.testing.assert_close(found[name], expected[name], rtol=0, atol=1e-7, msg=name)
+
+
+@pytest.mark.parametrize("world_size", WORLD_SIZES[1:])
+def test_a_rule_with_randomness_of_its_own_keeps_the_same_rows_on_all_processes(world_size, results):
+    ranks, _ = load(results, "own_randomness", world_size)
+    for shares in zip(*(rank["kept"] for rank in ranks), strict=True):
+        rows = {tuple(row) for share in shares for row in share}
+        assert len(rows) == 8, "a row is trained twice, or one is lost"
 
 
 @pytest.mark.parametrize("world_size", WORLD_SIZES[1:])

@@ -45,7 +45,7 @@ def test_it_says_where_everything_is_and_what_to_run_next(output, folder):
 
 def test_it_shows_progress(output):
     assert re.search(r"teaching it, then muddling it 300/300", output)
-    assert re.search(r"training 60/60 \| updating \| reward 0\.\d+ \| kept 16 of 64 \| \d+ s, 0 s left", output)
+    assert re.search(r"training 60/60 \| updating \| reward 0\.\d+ \| kept 16/64 \| \d+ s, 0 s left", output)
 
 
 def test_held_out_words_are_not_trained_on_in_either_direction(output, folder):
@@ -61,6 +61,14 @@ def test_held_out_words_are_not_trained_on_in_either_direction(output, folder):
 def test_the_reward_is_all_or_nothing():
     completions = ["cba", "CBA", "cb", "cbaa", "bca", ""]
     assert quickstart.spelled_backward(completions, ["cba"] * 6) == [1.0, 1.0, 0.0, 0.0, 0.0, 0.0]
+
+
+def test_it_does_not_remove_what_it_has_not_made(tmp_path):
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data" / "mine.csv").write_text("x")
+    with pytest.raises(ValueError, match=r"`--output_dir`.*data.*Choose another folder"):
+        quickstart.run(str(tmp_path), seed=0)
+    assert (tmp_path / "data" / "mine.csv").read_text() == "x"
 
 
 @pytest.mark.usefixtures("output")

@@ -81,6 +81,12 @@ def test_parameters_are_checked_by_name():
         check_strategy_kwargs("mine", rule, {})
 
 
+@pytest.mark.parametrize("strategy", [lambda: None, lambda rewards: None, lambda *, rewards, num_kept: None])
+def test_a_strategy_that_cannot_be_called_is_refused(strategy):
+    with pytest.raises(ValueError, match=r"'mine' has the signature .*`\(rewards, num_kept\)`"):
+        check_strategy_kwargs("mine", strategy, {})
+
+
 def test_places_of_the_kept_rows():
     selection = Selection(
         [], [], None, torch.arange(8.0).view(2, 4, 1), torch.ones(2, 4), torch.tensor([[0, 3], [1, 2]])

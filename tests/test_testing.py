@@ -11,12 +11,6 @@ def keeps_the_first(rewards, num_kept):
     return torch.arange(num_kept).expand(len(rewards), -1)
 
 
-def changes_its_input(rewards, num_kept):
-    kept = max_reward(rewards, num_kept)
-    rewards.clamp_(max=0)
-    return kept
-
-
 def uses_the_global_generator(rewards, num_kept):
     torch.rand(1)
     return max_reward(rewards, num_kept)
@@ -42,7 +36,6 @@ def prefers_even_places(rewards, num_kept):
     [
         (keeps_the_first, "without a score is kept"),
         (lambda rewards, num_kept: rewards.argsort(dim=1)[:, -num_kept:], "without a score is kept"),
-        (changes_its_input, "changed in place"),
         (uses_the_global_generator, "global random generator"),
         (forgets, "other indices"),
         (looks_at_other_prompts, "depend on the other prompts"),

@@ -1,10 +1,8 @@
 """The command line: `trl-pods grpo`, `trl-pods quickstart` and `trl-pods strategies`."""
 
 import argparse
-import logging
 import os
 import sys
-import warnings
 
 from . import __version__
 
@@ -47,29 +45,26 @@ def main(arguments: list[str] | None = None) -> None:
 
 
 def _grpo(arguments: list[str]) -> None:
-    from .scripts.grpo import run
+    from .scripts.grpo import run, set_up_output
 
-    logging.basicConfig(format="%(message)s")
-    logging.getLogger("trl_pods").setLevel(logging.INFO)
-    trainer = run(arguments, prog="trl-pods grpo")
-    trainer.accelerator.print(f"Saved the model and the log (trainer_state.json) in {trainer.args.output_dir}.")
+    set_up_output()
+    run(arguments, prog="trl-pods grpo")
 
 
 def _quickstart(output_dir: str, seed: int) -> None:
     # One thread: the model is too small to share out, and threads that wait for each other slow a busy machine down.
     os.environ["OMP_NUM_THREADS"] = "1"
     os.environ.setdefault("HF_HUB_OFFLINE", "1")
+    print("Loading torch, transformers and TRL ...", flush=True)
     from datasets import disable_progress_bars
     from transformers.utils import logging as transformers_logging
 
     from .quickstart import run
+    from .scripts.grpo import set_up_output
 
-    # What transformers and TRL say of their own deprecations is not the newcomer's business.
-    warnings.filterwarnings("ignore", category=FutureWarning)
+    set_up_output()
     disable_progress_bars()
 
-    logging.basicConfig(format="%(message)s")
-    logging.getLogger("trl_pods").setLevel(logging.INFO)
     transformers_logging.set_verbosity_error()
     transformers_logging.disable_progress_bar()
     run(output_dir, seed)
@@ -77,11 +72,11 @@ def _quickstart(output_dir: str, seed: int) -> None:
 
 def _strategies() -> None:
     from rich.console import Console
-    from rich.table import Table
+    from rich.table import Column, Table
 
     from .registry import list_strategies
 
-    table = Table("strategy", "what it keeps", "source")
+    table = Table(Column("strategy", no_wrap=True), "what it keeps", "source")
     for name, (summary, source) in list_strategies().items():
         table.add_row(name, summary, source)
     Console().print(table)

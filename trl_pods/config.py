@@ -87,10 +87,10 @@ class PODSGRPOConfig(GRPOConfig):
 
     def __post_init__(self) -> None:
         # Before TRL's own checks, which divide by this number.
-        if self.num_generations < 2:
+        if not isinstance(self.num_generations, int) or self.num_generations < 2:
             raise ValueError(
                 f"`num_generations` is {self.num_generations!r}, but a prompt needs at least 2 trained rollouts to "
-                "compare. Set it to 2 or more."
+                "compare. Set it to a whole number, 2 or more."
             )
         try:
             super().__post_init__()

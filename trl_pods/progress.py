@@ -6,7 +6,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from transformers import PrinterCallback, TrainerCallback
 from transformers.trainer import DEFAULT_PROGRESS_CALLBACK
 
@@ -25,26 +25,27 @@ class ProgressLine:
             What is being done.
         total (`int`):
             Steps of it.
-        console ([`~rich.console.Console`], *optional*):
-            Where to show it. Defaults to standard error.
+        done (`int`, *optional*, defaults to 0):
+            Steps done before, of a training that is resumed.
     """
 
-    def __init__(self, title: str, total: int, console: Console | None = None):
-        self.console = console or Console(stderr=True)
+    def __init__(self, title: str, total: int, done: int = 0):
+        self.console = Console(stderr=True)
         self._title, self._total = title, total
-        self._done, self._note = 0, ""
+        self._first = self._done = done
+        self._note = ""
         self._started = self._printed = time.monotonic()
         columns = (
             TextColumn("{task.description}"),
-            BarColumn(bar_width=24),
+            BarColumn(bar_width=8),  # the whole line fits into 80 columns
             MofNCompleteColumn(),
             TextColumn("{task.fields[note]}"),
-            TimeElapsedColumn(),
-            TimeRemainingColumn(),
+            TimeRemainingColumn(compact=True),
+            TextColumn("left"),
         )
         self._live = Progress(*columns, console=self.console) if self.console.is_interactive else None
         if self._live is not None:
-            self._task = self._live.add_task(title, total=total, note="")
+            self._task = self._live.add_task(title, total=total, completed=done, note="")
             self._live.start()
 
     def update(self, done: int | None = None, note: str | None = None) -> None:
@@ -62,8 +63,10 @@ class ProgressLine:
         self._note = self._note if note is None else note
         if self._live is not None:
             self._live.update(self._task, completed=self._done, note=self._note)
-        elif stepped and (self._done in (1, self._total) or time.monotonic() - self._printed >= PLAIN_EVERY):
-            self._print()
+        elif stepped:
+            is_end = self._done in (self._first + 1, self._total)
+            if is_end or time.monotonic() - self._printed >= PLAIN_EVERY:
+                self._print()
 
     def close(self) -> None:
         """Leave the line as it stands."""
@@ -73,8 +76,12 @@ class ProgressLine:
     def _print(self) -> None:
         self._printed = time.monotonic()
         elapsed = self._printed - self._started
-        left = elapsed / self._done * (self._total - self._done)
-        parts = [f"{self._title} {self._done}/{self._total}", self._note, f"{elapsed:.0f} s, {left:.0f} s left"]
+        left = elapsed / (self._done - self._first) * (self._total - self._done)
+        parts = [
+            f"{self._title} {self._done}/{self._total}",
+            " ".join(self._note.split()),
+            f"{elapsed:.0f} s, {left:.0f} s left",
+        ]
         self.console.print(" | ".join(part for part in parts if part), highlight=False, soft_wrap=True)
 
 
@@ -107,7 +114,7 @@ class _TrainingProgressCallback(TrainerCallback):
         self._phase, self._reward = "", ""
 
     def on_train_begin(self, args, state, control, **kwargs: Any) -> None:
-        self._line = ProgressLine("training", state.max_steps)
+        self._line = ProgressLine("training", state.max_steps, state.global_step)
         self._trainer.clock.on_phase = self._show_phase
 
     def on_step_end(self, args, state, control, **kwargs: Any) -> None:
@@ -127,12 +134,13 @@ class _TrainingProgressCallback(TrainerCallback):
         self._phase = {
             "generate": f"generating {sizes}",
             "reward": f"scoring {sizes}",
-            "select": f"keeping {trainer.num_generations} of {trainer.num_rollouts}",
+            "select": "selecting",
             "update": "updating",
         }.get(phase, self._phase)
+        self._phase = self._phase.ljust(len(f"generating {sizes}"))  # the bar beside it keeps its place
         self._show()
 
     def _show(self, done: int | None = None) -> None:
         if self._line is not None:
-            kept = f"kept {self._trainer.num_generations} of {self._trainer.num_rollouts}"
-            self._line.update(done, " | ".join(part for part in (self._phase, self._reward, kept) if part))
+            kept = f"kept {self._trainer.num_generations}/{self._trainer.num_rollouts}"
+            self._line.update(done, " | ".join(part for part in (self._phase, self._reward, kept) if part.strip()))

@@ -10,9 +10,11 @@ on words that it never saw.
 
 import functools
 import json
+import os
 import random
 import re
 import shutil
+import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -91,15 +93,22 @@ def run(output_dir: str, seed: int) -> dict[str, float]:
     seconds = time.monotonic() - started
     console.print(f"Right answers on held-out words: {before:.1%} before, [bold]{after:.1%} after[/bold].")
     console.print(f"Took {seconds:.0f} s. Model: {trained}. Log: {trained / 'trainer_state.json'}.", soft_wrap=True)
+    again = f"{_command()} grpo --config {recipe} --model_name_or_path {start} --dataset_name {data}"
     console.print(
-        "\nNext, compare with plain GRPO (as many rollouts sampled as trained), or change the rule:\n"
-        f"  trl-pods grpo --config {recipe} --num_rollouts 16\n"
-        f"  trl-pods grpo --config {recipe} --down_sampling max_reward\n"
-        "  trl-pods strategies\n"
+        "\nNext, train the start model by plain GRPO (as many rollouts sampled as trained), or by another rule:\n"
+        f"  {again} --num_rollouts 16 --output_dir {folder / 'grpo'}\n"
+        f"  {again} --down_sampling max_reward --output_dir {folder / 'max_reward'}\n"
+        f"  {_command()} strategies\n"
         "or train your own model: copy the recipe, or swap `GRPOTrainer` for `PODSGRPOTrainer` in your script.",
         soft_wrap=True,
+        highlight=False,
     )
     return {"before": before, "after": after, "seconds": seconds}
+
+
+def _command() -> str:
+    """How to call `trl-pods` from where the user is."""
+    return "trl-pods" if shutil.which("trl-pods") else os.path.relpath(Path(sys.executable).with_name("trl-pods"))
 
 
 def _clear(folder: Path, made: tuple[Path, ...]) -> None:

@@ -75,9 +75,17 @@ def check_strategy_kwargs(name: str, strategy: Strategy, kwargs: Mapping[str, An
             Value of `down_sampling_kwargs`.
 
     Raises:
-        ValueError: A keyword is unknown to the strategy, belongs to the trainer, or a required one is missing.
+        ValueError: The strategy cannot be called with rewards and a number, a keyword is unknown to it or belongs to
+            the trainer, or a required one is missing.
     """
-    parameters = list(inspect.signature(strategy).parameters.values())[2:]  # after rewards and num_kept
+    parameters = list(inspect.signature(strategy).parameters.values())
+    positional = [p for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
+    if len(positional) < 2 and not any(p.kind is p.VAR_POSITIONAL for p in parameters):
+        raise ValueError(
+            f"The strategy {name!r} has the signature {inspect.signature(strategy)}, but it is called with "
+            "`(rewards, num_kept)` and what it names of the context. Take these two first."
+        )
+    parameters = parameters[2:]
     named = {p.name: p for p in parameters if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)}
     own = [key for key in named if key not in CONTEXT]
     takes_any = any(p.kind is p.VAR_KEYWORD for p in parameters)
@@ -129,8 +137,10 @@ def select(
         TypeError: It returned something other than a long tensor.
         ValueError: It returned a wrong shape, an index out of range, or one index twice for a prompt.
     """
+    # Copies, so that a strategy that writes into its arguments spoils neither the metrics nor the training.
+    context = {key: value.clone() if isinstance(value, torch.Tensor) else value for key, value in context.items()}
     try:
-        kept = strategy(rewards, num_kept, **requested(strategy, context), **kwargs)
+        kept = strategy(rewards.clone(), num_kept, **requested(strategy, context), **kwargs)
     except Exception as error:
         raise RuntimeError(f"The down-sampling strategy {name!r} raised {error!r}.") from error
     _check(name, kept, rewards.shape, num_kept)

@@ -21,10 +21,10 @@ def check_strategy(
     Check that a strategy keeps the contract of [`register_strategy`].
 
     It is called, on rewards of many kinds, as the trainer calls it, and must: return a long tensor of shape (P, m) of
-    distinct indices in range; give the same indices for the same input, and leave its input and the global random
-    generator alone; keep every scored rollout before an unscored one (NaN, also the infinities where it is called
-    directly); keep all rollouts with m = n; accept rewards that are all equal or all unscored, float32 and float64,
-    one prompt and many, 2 rollouts and thousands. The built-in strategies are tested by this very function.
+    distinct indices in range; give the same indices for the same input, and leave the global random generator alone;
+    keep every scored rollout before an unscored one (NaN, also the infinities where it is called directly); keep all
+    rollouts with m = n; accept rewards that are all equal or all unscored, float32 and float64, one prompt and many, 2
+    rollouts and thousands. The built-in strategies are tested by this very function.
 
     Args:
         strategy (`str` or `Callable`):
@@ -112,9 +112,8 @@ def _cases() -> Iterator[tuple[str, torch.Tensor, int]]:
 
 
 def _check_case(kind: str, call: _Caller, rewards: torch.Tensor, num_kept: int) -> None:
-    given, random_state = rewards.clone(), torch.get_rng_state()
+    random_state = torch.get_rng_state()
     kept = call(rewards, num_kept)
-    assert torch.equal(torch.nan_to_num(given), torch.nan_to_num(rewards)), f"{kind}: the rewards are changed in place"
     assert torch.equal(torch.get_rng_state(), random_state), f"{kind}: the global random generator is used"
     assert torch.equal(kept, call(rewards, num_kept)), f"{kind}: the same input gives other indices"
     scored = rewards.isfinite()

@@ -18,7 +18,7 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
 import torch
-from accelerate.utils import gather_object
+from accelerate.utils import broadcast, gather_object
 from datasets import Dataset
 from torch.utils.data import DataLoader, Sampler
 from trl import GRPOTrainer
@@ -114,10 +114,21 @@ class PODSGRPOTrainer(GRPOTrainer):
         self.add_callback(StepClockCallback(self.clock, self._metrics["train"]))
 
     def train(self, *args, **kwargs):
-        """Train as [`~transformers.Trainer.train`] does, after one line on what a generation batch holds."""
+        """
+        Train as [`~transformers.Trainer.train`] does, after one line (level INFO) on what a generation batch holds.
+
+        Raises:
+            ValueError: A dataset without a length gave too few prompts for one generation batch.
+        """
         if self.accelerator.is_main_process:
             logger.info(describe_batch(self.args, self.train_dataset))
-        return super().train(*args, **kwargs)
+        result = super().train(*args, **kwargs)
+        if self.state.global_step == 0:
+            raise ValueError(
+                f"Nothing was trained: `train_dataset` gave fewer prompts than the {self._num_prompts} that one "
+                "generation batch takes. Give more prompts, or make the generation batch smaller."
+            )
+        return result
 
     # The data: every prompt is drawn n times, in generation batches of P n rows.
 
@@ -210,6 +221,8 @@ class PODSGRPOTrainer(GRPOTrainer):
                 "step": self.state.global_step,
             },
         )
+        # All processes must keep the same, also by a rule with a state or a random generator of its own.
+        kept = broadcast(kept.to(self.accelerator.device)).cpu()
         return Selection(prompts[:], generated.completions, generated.images, rewards_per_func, lengths, kept)
 
     def _narrow(self, selection: Selection, inputs: list, prompts: list, generated: Generated) -> Generated:

@@ -5,8 +5,10 @@ It takes the arguments of `trl grpo` and the fields of `PODSGRPOConfig`. For sev
 `torchrun --nproc_per_node 2 -m trl_pods.scripts.grpo --config recipe.yaml`.
 """
 
+import logging
 import os
 import sys
+import warnings
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from importlib import import_module
@@ -73,6 +75,8 @@ def run(arguments: list[str], prog: str | None = None) -> PODSGRPOTrainer:
         ValueError: An argument is unknown or does not fit the others.
     """
     script_args, training_args, model_args, dataset_args = make_parser(prog).parse_args_and_config(arguments)
+    if model_args.model_name_or_path is None:
+        raise ValueError("There is no model to train. Set `model_name_or_path`.")
     if script_args.setup_func is not None:
         with training_args.main_process_first(desc="setup"):
             if training_args.process_index == 0:
@@ -97,7 +101,15 @@ def run(arguments: list[str], prog: str | None = None) -> PODSGRPOTrainer:
         trainer.train(resume_from_checkpoint=training_args.resume_from_checkpoint)
     trainer.save_model(training_args.output_dir)
     trainer.save_state()  # the log, as trainer_state.json
+    trainer.accelerator.print(f"Saved the model and the log (trainer_state.json) in {training_args.output_dir}.")
     return trainer
+
+
+def set_up_output() -> None:
+    """Show what trl_pods logs, and not what transformers and TRL say of their own deprecations."""
+    logging.basicConfig(format="%(message)s")
+    logging.getLogger("trl_pods").setLevel(logging.INFO)
+    warnings.filterwarnings("ignore", category=FutureWarning, module=r"(transformers|trl|accelerate)\.")
 
 
 def import_function(path: str) -> Callable:
@@ -153,4 +165,5 @@ def _load_reward(name: str) -> Callable:
 
 
 if __name__ == "__main__":
+    set_up_output()
     run(sys.argv[1:])
