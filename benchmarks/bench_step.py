@@ -8,9 +8,9 @@ What a step costs, as ratios from one run.
     python benchmarks/bench_step.py
 
 The trainers take turns after every optimizer step, so that what else the machine does falls on all alike. Each ratio is
-given twice: as the median (with its 95 % interval, and quartiles) of the ratios within one round, and as the ratio of the fastest tenth of the
-steps, which is what is left when nothing disturbs them. One thread; wall-clock and CPU seconds of the process. All
-completions have the same length.
+given twice: as the median (with its 95 % interval, and quartiles) of the ratios within one round, and as the ratio of
+the fastest tenth of the steps, which is what is left when nothing disturbs them. One thread; wall-clock and CPU seconds
+of the process. All completions have the same length.
 """
 
 import argparse
