@@ -6,6 +6,7 @@ What selecting costs, as ratios from one run.
    `max_variance`, at (1, 128, 32).
 3. How time and memory grow with n, for every rule.
 4. The share of a real training step that selecting takes, at P = 8, n = 64, m = 16.
+5. What every rule keeps of 0/1 rewards, by the trainer's own metrics, at n = 64, m = 16.
 
     python benchmarks/bench_strategies.py
 
@@ -32,6 +33,7 @@ from transformers.utils import logging as transformers_logging
 
 from trl_pods import PODSGRPOConfig, PODSGRPOTrainer, get_strategy, list_strategies
 from trl_pods.selection import requested, seeded_generator
+from trl_pods.statistics import selection_metrics
 from trl_pods.strategies import max_variance
 
 
@@ -138,6 +140,23 @@ def share_of_a_step(num_steps):
     }
 
 
+def what_rules_keep(num_prompts=2000, num_rollouts=64, num_kept=16):
+    """The trainer's metrics of every rule on simulated rewards of three pass rates, where right answers are shorter."""
+    table = {}
+    for rule in list_strategies():
+        table[rule] = {}
+        for pass_rate in (0.05, 0.4, 0.9):
+            draw = seeded_generator(2)
+            rewards = (torch.rand(num_prompts, num_rollouts, generator=draw) < pass_rate).float()
+            lengths = torch.randint(50, 300, rewards.shape, generator=draw) + 100 * (1 - rewards.long())
+            strategy = get_strategy(rule)
+            context = {"completion_lengths": lengths, "generator": draw}
+            metrics = selection_metrics(rewards, strategy(rewards, num_kept, **requested(strategy, context)), lengths)
+            names = ("pods/variance_gain", "pods/kept_token_fraction")
+            table[rule][f"pass rate {pass_rate}"] = {name: round(metrics[name], 3) for name in names}
+    return table
+
+
 def main(num_pairs, num_steps):
     transformers_logging.set_verbosity_error()
     transformers_logging.disable_progress_bar()
@@ -156,6 +175,7 @@ def main(num_pairs, num_steps):
                 lambda: paper_scan(small, 32), lambda: max_variance(small, 32), num_pairs, 20
             ),
             "growth_of_one_prompt": growth([64, 256, 1024, 4096, 16384, 65536]),
+            "what_rules_keep_64_16": what_rules_keep(),
             "selecting_over_step_8_64_16": share_of_a_step(num_steps),
         },
     )

@@ -22,6 +22,8 @@ def max_abs_advantage(rewards: torch.Tensor, num_kept: int) -> torch.Tensor:
 
     Costs O(n log n) time per prompt.
 
+    Ties, NaN, equal rewards and m = n: by the policy of all rules, see [`trl_pods.strategies`].
+
     Args:
         rewards (`torch.Tensor`):
             Rewards of shape (P, n), NaN where unscored.
@@ -60,6 +62,8 @@ def max_advantage_variance(rewards: torch.Tensor, num_kept: int) -> torch.Tensor
 
     Costs O(n log n) time per prompt.
 
+    Ties, NaN, equal rewards and m = n: by the policy of all rules, see [`trl_pods.strategies`].
+
     Args:
         rewards (`torch.Tensor`):
             Rewards of shape (P, n), NaN where unscored.
@@ -97,6 +101,8 @@ def balanced(rewards: torch.Tensor, num_kept: int) -> torch.Tensor:
     Source: trl_pods.
 
     Costs O(n log n) time per prompt.
+
+    Ties, NaN, equal rewards and m = n: by the policy of all rules, see [`trl_pods.strategies`].
 
     Args:
         rewards (`torch.Tensor`):

@@ -22,6 +22,8 @@ def shortest(rewards: torch.Tensor, num_kept: int, *, completion_lengths: torch.
 
     Costs O(n log n) time per prompt.
 
+    Ties, NaN, equal rewards and m = n: by the policy of all rules, see [`trl_pods.strategies`].
+
     Args:
         rewards (`torch.Tensor`):
             Rewards of shape (P, n), NaN where unscored.
@@ -59,6 +61,8 @@ def reward_per_token(rewards: torch.Tensor, num_kept: int, *, completion_lengths
     Source: GFPO (arXiv 2508.09726), filter by token efficiency.
 
     Costs O(n log n) time per prompt.
+
+    Ties, NaN, equal rewards and m = n: by the policy of all rules, see [`trl_pods.strategies`].
 
     Args:
         rewards (`torch.Tensor`):
@@ -103,6 +107,8 @@ def length_aware_max_variance(
     Source: trl_pods, after PODS (arXiv 2504.13818).
 
     Costs O(n log n) time per prompt and O(P n) memory.
+
+    Ties, NaN, equal rewards and m = n: by the policy of all rules, see [`trl_pods.strategies`].
 
     Args:
         rewards (`torch.Tensor`):

@@ -21,6 +21,8 @@ def max_variance(rewards: torch.Tensor, num_kept: int) -> torch.Tensor:
     Between values of k of equal variance, the one with more of the highest rewards is taken. Costs O(n log n) time per
     prompt and O(P n) memory.
 
+    Ties, NaN, equal rewards and m = n: by the policy of all rules, see [`trl_pods.strategies`].
+
     Args:
         rewards (`torch.Tensor`):
             Rewards of shape (P, n), NaN where unscored.
@@ -55,6 +57,8 @@ def max_reward(rewards: torch.Tensor, num_kept: int) -> torch.Tensor:
 
     Source: PODS (arXiv 2504.13818).
 
+    Ties, NaN, equal rewards and m = n: by the policy of all rules, see [`trl_pods.strategies`].
+
     Args:
         rewards (`torch.Tensor`):
             Rewards of shape (P, n), NaN where unscored.
@@ -87,6 +91,8 @@ def random(rewards: torch.Tensor, num_kept: int, *, generator: torch.Generator) 
     O(n log n) time per prompt.
 
     Source: PODS (arXiv 2504.13818).
+
+    Ties, NaN, equal rewards and m = n: by the policy of all rules, see [`trl_pods.strategies`].
 
     Args:
         rewards (`torch.Tensor`):
@@ -124,6 +130,8 @@ def percentile(rewards: torch.Tensor, num_kept: int) -> torch.Tensor:
     time per prompt.
 
     Source: PODS (arXiv 2504.13818).
+
+    Ties, NaN, equal rewards and m = n: by the policy of all rules, see [`trl_pods.strategies`].
 
     Args:
         rewards (`torch.Tensor`):
