@@ -1,5 +1,6 @@
 """Strategies by name: registering, finding and listing them."""
 
+import subprocess
 import sys
 import textwrap
 
@@ -32,6 +33,40 @@ def test_the_paper_s_rules_are_built_in():
 def test_a_taken_name_is_refused_and_both_owners_named():
     with pytest.raises(ValueError, match=r"'random'.*trl_pods\.strategies\.paper\.random.*test_registry\.first"):
         register_strategy("random")(first)
+
+
+def test_the_name_of_a_built_in_rule_is_taken_from_the_start():
+    """Also where nothing has been looked up before, so that the built-in rules are not imported yet."""
+    code = (
+        "from trl_pods import get_strategy, register_strategy\n"
+        "try:\n    register_strategy('max_reward')(lambda rewards, num_kept: None)\n"
+        "except ValueError as error:\n    assert 'already registered' in str(error)\nelse:\n    raise SystemExit(1)\n"
+        "get_strategy('random')"
+    )
+    assert subprocess.run([sys.executable, "-c", code]).returncode == 0
+
+
+def test_functions_made_by_one_function_are_not_the_same():
+    def make(number):
+        return lambda rewards, num_kept: number
+
+    def make_named(number):
+        def rule(rewards, num_kept):
+            return number
+
+        return rule
+
+    for factory, name in [(make, "a"), (make_named, "b")]:
+        register_strategy(name)(factory(1))
+        with pytest.raises(ValueError, match="already registered"):
+            register_strategy(name)(factory(2))
+
+
+def test_wrong_uses_of_the_decorator_are_refused():
+    with pytest.raises(TypeError, match=r"not under <function first.*@register_strategy\('name'\)"):
+        register_strategy(first)
+    with pytest.raises(TypeError, match="'five' is 5, not a function"):
+        register_strategy("five")(5)
 
 
 def test_the_same_function_may_be_registered_again():
@@ -75,7 +110,7 @@ def test_a_dotted_path_is_imported_also_from_the_current_folder(tmp_path, monkey
 
 
 def test_entry_points_are_listed_and_loaded_one_at_a_time(tmp_path, monkeypatch):
-    (tmp_path / "their_rules.py").write_text("def rule(rewards, num_kept): ...\n")
+    (tmp_path / "their_rules.py").write_text("def rule(rewards, num_kept): ...\nnumber = 3\n")
     metadata = tmp_path / "their_rules-1.0.dist-info"
     metadata.mkdir()
     (metadata / "METADATA").write_text("Metadata-Version: 2.1\nName: their-rules\nVersion: 1.0\n")
@@ -85,6 +120,7 @@ def test_entry_points_are_listed_and_loaded_one_at_a_time(tmp_path, monkeypatch)
             [trl_pods.strategies]
             theirs = their_rules:rule
             broken = their_missing_module:rule
+            number = their_rules:number
             """
         )
     )
@@ -93,3 +129,11 @@ def test_entry_points_are_listed_and_loaded_one_at_a_time(tmp_path, monkeypatch)
     assert list_strategies()["broken"] == ("", "the package 'their-rules'")
     with pytest.raises(ValueError, match=r"'broken' of the package 'their-rules'.*their_missing_module"):
         get_strategy("broken")
+    with pytest.raises(ValueError, match=r"'number' of the package 'their-rules'.*is 3, not a function"):
+        get_strategy("number")
+    other = tmp_path / "other_rules-1.0.dist-info"
+    other.mkdir()
+    (other / "METADATA").write_text("Metadata-Version: 2.1\nName: other-rules\nVersion: 1.0\n")
+    (other / "entry_points.txt").write_text("[trl_pods.strategies]\ntheirs = other_rules:rule\n")
+    with pytest.raises(ValueError, match=r"'theirs' is offered by the package '.*' and by the package '.*'"):
+        get_strategy("theirs")

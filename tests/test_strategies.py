@@ -59,7 +59,7 @@ def test_max_variance_is_optimal(values, data, dtype):
         assert set(rewards.isfinite().nonzero().flatten().tolist()) <= set(kept.tolist())
     else:
         found, best = variance(rewards[kept]), best_variance(rewards, num_kept)
-        assert found == pytest.approx(best, rel=1e-9)
+        assert best * (1 - 2.4e-7) <= found <= best * (1 + 1e-9)  # within two roundings of float32
 
 
 def within_prompt_advantages(rewards: torch.Tensor) -> torch.Tensor:
@@ -123,7 +123,7 @@ def test_length_aware_max_variance_is_optimal_and_cheapest(values, lengths, data
     num_kept = data.draw(st.integers(2, len(scored)))
     kept = apply("length_aware_max_variance", rewards.unsqueeze(0), num_kept, tokens.unsqueeze(0))[0]
     best = best_variance(rewards, num_kept)
-    assert variance(rewards[kept]) == pytest.approx(best, rel=1e-8)
+    assert variance(rewards[kept]) >= best * (1 - 2.4e-7)
     subsets = [list(subset) for subset in itertools.combinations(scored.tolist(), num_kept)]
     exact = [exact_variance(rewards[subset]) for subset in subsets]
     as_good = [subset for subset, value in zip(subsets, exact) if value == max(exact)]
@@ -163,8 +163,26 @@ def test_max_variance_keeps_half_of_each_where_they_exist():
     assert (rewards.gather(1, max_variance(rewards, 16)).sum(dim=1) == 8).all()
 
 
+@pytest.mark.parametrize("rule", ["max_variance", "max_advantage_variance", "length_aware_max_variance"])
+@pytest.mark.parametrize("levels", [(0, 1), (0.1, 0.9), (0, 0.1), (0.2, 1.2), (-0.3, 1e3)])
+def test_between_equal_splits_more_of_the_best_are_kept_whatever_the_rewards_are_called(rule, levels):
+    for num_rollouts in (6, 16, 64):
+        for num_kept in range(3, num_rollouts // 2, 2):
+            rewards = torch.tensor([levels] * (num_rollouts // 2)).flatten().unsqueeze(0).float()
+            kept = rewards[0][apply(rule, rewards, num_kept)[0]]
+            assert (kept == rewards.max()).sum() == num_kept // 2 + 1
+
+
 def test_max_variance_prefers_more_of_the_best_between_equal_splits():
     assert max_variance(torch.tensor([[0.0, 0.0, 1.0, 1.0]]), 3).sort().values.tolist() == [[0, 2, 3]]
+    for step in (1.0, 3.0, 0.1):
+        assert max_variance(step * torch.tensor([[0.0, 1.0, 2.0, 3.0]]), 3).sort().values.tolist() == [[0, 2, 3]]
+
+
+def test_length_aware_max_variance_sees_through_rounding():
+    rewards, lengths = torch.tensor([[0.7, 0.3, 0.2, 0.8, 0.7]]), torch.tensor([[1, 4, 5, 3, 2]])
+    assert apply("length_aware_max_variance", rewards, 3, lengths).tolist() == [[0, 2, 3]]
+    assert apply("length_aware_max_variance", rewards.double(), 3, lengths).tolist() == [[0, 2, 3]]
 
 
 @pytest.mark.parametrize("rule", RULES)
@@ -203,7 +221,7 @@ def test_all_equal_rewards_give_the_first_rollouts_or_a_draw(rule):
 @pytest.mark.parametrize("rule", RULES)
 def test_rules_keep_the_contract(rule):
     """The very function that a third party runs on its own rule."""
-    check_strategy(rule, equivariant=rule != "random")
+    check_strategy(rule)
 
 
 def test_max_reward_keeps_the_highest():

@@ -60,6 +60,20 @@ def test_parameters_and_random_rules():
         return max_reward(sign * rewards, num_kept)
 
     check_strategy(scaled, kwargs={"sign": -1})
-    check_strategy(random, equivariant=False)
+    check_strategy(random)
     with pytest.raises(AssertionError, match="order of the rollouts"):
-        check_strategy(random)
+        check_strategy(random, equivariant=True)
+    with pytest.raises(ValueError, match=r"\['size'\].*'scaled'"):
+        check_strategy(scaled, kwargs={"sign": 1, "size": 2})
+
+
+def test_what_the_trainer_may_hand_over_is_handed_over():
+    def of_two_functions(rewards, num_kept, rewards_per_func):
+        return max_reward(rewards_per_func[..., 1], num_kept)
+
+    def divides(rewards, num_kept, step):
+        return max_reward(rewards / step, num_kept) if 1 / step else None
+
+    check_strategy(of_two_functions)
+    with pytest.raises(RuntimeError, match="ZeroDivisionError"):
+        check_strategy(divides)

@@ -50,6 +50,7 @@ def register_strategy(name: str) -> "Callable[[Strategy], Strategy]":
         `Callable`: Decorator that registers the function and returns it unchanged.
 
     Raises:
+        TypeError: The name is no string, or what is registered is no function.
         ValueError: The name is already taken by another function.
 
     Example:
@@ -66,8 +67,15 @@ def register_strategy(name: str) -> "Callable[[Strategy], Strategy]":
     ```
     """
 
+    if not isinstance(name, str):
+        raise TypeError(
+            f"A strategy is registered under a name, not under {name!r}. Write `@register_strategy('name')`."
+        )
+
     def register(strategy: "Strategy") -> "Strategy":
-        taken = _STRATEGIES.get(name)
+        if not callable(strategy):
+            raise TypeError(f"The strategy {name!r} is {strategy!r}, not a function. Register a function.")
+        taken = _built_in().get(name)
         if taken is not None and not _same_function(taken, strategy):
             raise ValueError(
                 f"The strategy name {name!r} is already registered by `{_path(taken)}`, so `{_path(strategy)}` cannot "
@@ -114,12 +122,12 @@ def get_strategy(name: str) -> "Strategy":
         return strategies[name]
     installed = _installed()
     if name in installed:
-        return _load_entry_point(installed[name])
+        return _load_entry_point(name, installed[name])
     if "." in name:
         return _import_path(name)
     raise ValueError(
-        f"There is no down-sampling strategy {name!r}. Choose one of {sorted(strategies | installed)}, give a dotted "
-        "import path, or register your own with `register_strategy`."
+        f"There is no down-sampling strategy {name!r}. Choose one of {sorted({*strategies, *installed})}, give a "
+        "dotted import path, or register your own with `register_strategy`."
     )
 
 
@@ -142,7 +150,10 @@ def list_strategies() -> dict[str, StrategyInfo]:
 
     ```
     """
-    installed = {name: StrategyInfo("", _provider(entry)) for name, entry in _installed().items()}
+    installed = {
+        name: StrategyInfo("", " and ".join(_provider(entry) for entry in entries))
+        for name, entries in _installed().items()
+    }
     registered = {name: _info(strategy) for name, strategy in _built_in().items()}
     return dict(sorted((installed | registered).items()))
 
@@ -152,16 +163,26 @@ def _built_in() -> "dict[str, Strategy]":
     return _STRATEGIES
 
 
-def _installed() -> dict[str, EntryPoint]:
-    return {entry.name: entry for entry in entry_points(group=ENTRY_POINT_GROUP)}
+def _installed() -> dict[str, list[EntryPoint]]:
+    """Entry points by name; more than one where several packages offer the same name."""
+    by_name: dict[str, list[EntryPoint]] = {}
+    for entry in entry_points(group=ENTRY_POINT_GROUP):
+        by_name.setdefault(entry.name, []).append(entry)
+    return by_name
 
 
-def _load_entry_point(entry: EntryPoint) -> "Strategy":
+def _load_entry_point(name: str, entries: list[EntryPoint]) -> "Strategy":
+    if len({entry.value for entry in entries}) > 1:
+        raise ValueError(
+            f"The strategy {name!r} is offered by {' and by '.join(_provider(entry) for entry in entries)}. Uninstall "
+            f"one, or name the function by its import path, such as {entries[0].value.replace(':', '.')!r}."
+        )
+    entry = entries[0]
     try:
-        return entry.load()
+        return _checked(name, entry.load())
     except Exception as error:
         raise ValueError(
-            f"The strategy {entry.name!r} of {_provider(entry)} cannot be loaded from {entry.value!r}: {error!r}. "
+            f"The strategy {name!r} of {_provider(entry)} cannot be loaded from {entry.value!r}: {error!r}. "
             "Repair or uninstall that package, or choose another strategy."
         ) from error
 
@@ -172,13 +193,17 @@ def _import_path(path: str) -> "Strategy":
         sys.path.insert(0, os.getcwd())
     try:
         strategy: Any = getattr(import_module(module_path), attribute)
-    except (ImportError, AttributeError) as error:
+    except Exception as error:  # whatever the module does when it is imported
         raise ValueError(
-            f"The down-sampling strategy {path!r} cannot be imported: {error}. Check the import path, or choose one "
+            f"The down-sampling strategy {path!r} cannot be imported: {error!r}. Check the import path, or choose one "
             f"of {sorted(_built_in())}."
         ) from error
+    return _checked(path, strategy)
+
+
+def _checked(name: str, strategy: Any) -> "Strategy":
     if not callable(strategy):
-        raise ValueError(f"The down-sampling strategy {path!r} is {strategy!r}, not a function. Name a function.")
+        raise ValueError(f"The down-sampling strategy {name!r} is {strategy!r}, not a function. Name a function.")
     return strategy
 
 
@@ -197,5 +222,6 @@ def _path(strategy: "Strategy") -> str:
 
 
 def _same_function(one: "Strategy", other: "Strategy") -> bool:
-    # A notebook cell or a reloaded module defines the same function anew; that is not a clash of names.
-    return one is other or (_path(one) == _path(other) and "<lambda>" not in _path(one))
+    # A notebook cell or a reloaded module defines the same function anew; that is not a clash of names. Lambdas, and
+    # functions made inside others, share a path without being the same.
+    return one is other or (hasattr(one, "__qualname__") and _path(one) == _path(other) and "<" not in _path(one))

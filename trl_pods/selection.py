@@ -123,7 +123,7 @@ def select(
         rewards (`torch.Tensor`):
             Float tensor of shape (P, n), NaN where unscored.
         num_kept (`int`):
-            Rollouts to keep per prompt, m, with 1 <= m <= n.
+            Rollouts to keep per prompt, m, with 2 <= m <= n.
         kwargs (`Mapping[str, Any]`):
             The user's parameters of the strategy.
         context (`Mapping[str, Any]`):

@@ -1,12 +1,13 @@
 """The contract of a down-sampling strategy, as a test that anyone can run on their own."""
 
+import inspect
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import torch
 
 from .registry import get_strategy
-from .selection import seeded_generator, select
+from .selection import check_strategy_kwargs, seeded_generator, select
 
 _NAN = float("nan")
 
@@ -15,14 +16,14 @@ def check_strategy(
     strategy: str | Callable[..., torch.Tensor],
     *,
     kwargs: Mapping[str, Any] | None = None,
-    equivariant: bool = True,
+    equivariant: bool | None = None,
 ) -> None:
     """
     Check that a strategy keeps the contract of [`register_strategy`].
 
     It is called, on rewards of many kinds, as the trainer calls it, and must: return a long tensor of shape (P, m) of
     distinct indices in range; give the same indices for the same input, and leave the global random generator alone;
-    keep every scored rollout before an unscored one (NaN, also the infinities where it is called directly); keep all
+    keep every scored rollout before an unscored one, whose reward is NaN; keep all
     rollouts with m = n; accept rewards that are all equal or all unscored, float32 and float64, one prompt and many, 2
     rollouts and thousands. The built-in strategies are tested by this very function.
 
@@ -31,15 +32,15 @@ def check_strategy(
             The strategy, or its registered name or import path.
         kwargs (`Mapping[str, Any]`, *optional*):
             Its parameters, as in `down_sampling_kwargs`.
-        equivariant (`bool`, *optional*, defaults to `True`):
+        equivariant (`bool`, *optional*):
             Whether it promises that the order of a prompt's rollouts does not matter where no two of them are equal,
-            and that prompts do not influence each other. A strategy that draws at random does not.
+            and that prompts do not influence each other. By default it does unless it asks for the `generator`.
 
     Raises:
         AssertionError: The contract is broken; the message says where.
         RuntimeError: The strategy raised.
         TypeError: It returned something other than a long tensor.
-        ValueError: It returned a wrong shape or wrong indices.
+        ValueError: It returned a wrong shape or wrong indices, or does not take `kwargs`.
 
     Example:
 
@@ -56,29 +57,33 @@ def check_strategy(
     """
     name = strategy if isinstance(strategy, str) else getattr(strategy, "__name__", repr(strategy))
     function = get_strategy(strategy) if isinstance(strategy, str) else strategy
-    for kind, rewards, num_kept in _cases():
-        _check_case(kind, _Caller(name, function, kwargs or {}), rewards, num_kept)
+    check_strategy_kwargs(name, function, kwargs or {})
+    for step, (kind, rewards, num_kept) in enumerate(_cases()):
+        _check_case(kind, _Caller(name, function, kwargs or {}, step), rewards, num_kept)
+    if equivariant is None:
+        equivariant = "generator" not in inspect.signature(function).parameters
     if equivariant:
-        _check_equivariance(_Caller(name, function, kwargs or {}))
+        for num_rollouts, num_kept, share_unscored in ((16, 4, 0.0), (40, 10, 0.0), (40, 10, 0.3)):
+            _check_equivariance(_Caller(name, function, kwargs or {}), num_rollouts, num_kept, share_unscored)
 
 
 class _Caller:
     """Calls a strategy as the trainer does, with lengths that differ between rollouts."""
 
-    def __init__(self, name: str, strategy: Callable[..., torch.Tensor], kwargs: Mapping[str, Any]):
-        self.name, self.strategy, self.kwargs = name, strategy, kwargs
+    def __init__(self, name: str, strategy: Callable[..., torch.Tensor], kwargs: Mapping[str, Any], step: int = 0):
+        self.name, self.strategy, self.kwargs, self.step = name, strategy, kwargs, step
 
     def __call__(
         self, rewards: torch.Tensor, num_kept: int, completion_lengths: torch.Tensor | None = None
     ) -> torch.Tensor:
         if completion_lengths is None:
-            completion_lengths = (torch.arange(rewards.size(1)) * 7 % 11 + 1).expand(rewards.shape)
+            completion_lengths = (torch.arange(rewards.size(1)) * 7 % 11).expand(rewards.shape)
         context = {
-            "rewards_per_func": rewards.unsqueeze(-1).clone(),
-            "completion_lengths": completion_lengths.clone(),
+            "rewards_per_func": torch.stack([0.25 * rewards, 0.75 * rewards], dim=-1),
+            "completion_lengths": completion_lengths,
             "truncated": completion_lengths > 9,
             "generator": seeded_generator(1),
-            "step": 3,
+            "step": self.step,
         }
         return select(self.name, self.strategy, rewards, num_kept, kwargs=self.kwargs, context=context)
 
@@ -101,14 +106,12 @@ def _cases() -> Iterator[tuple[str, torch.Tensor, int]]:
         yield "unscored rollouts", some, num_kept
     for num_kept in (2, 5, 12):
         yield "fewer scored rollouts than are kept", few, num_kept
-    infinite = torch.tensor([[0.0, torch.inf, 1.0, -torch.inf, _NAN, 0.5]])
     yield "unscored rollouts", torch.tensor([[_NAN, 0.0, _NAN, 1.0]]), 2
-    yield "infinite rewards", infinite, 3
-    yield "infinite rewards", infinite, 5
     yield "two rollouts", real[:, :2], 2
     yield "one prompt", real[:1], 4
     yield "many prompts", torch.randn(2000, 4, generator=draw), 2
     yield "many rollouts", torch.randn(2, 5000, generator=draw), 100
+    yield "many prompts and rollouts", torch.randn(64, 1024, generator=draw), 256
 
 
 def _check_case(kind: str, call: _Caller, rewards: torch.Tensor, num_kept: int) -> None:
@@ -123,13 +126,14 @@ def _check_case(kind: str, call: _Caller, rewards: torch.Tensor, num_kept: int) 
     )
 
 
-def _check_equivariance(call: _Caller) -> None:
+def _check_equivariance(call: _Caller, num_rollouts: int, num_kept: int, share_unscored: float) -> None:
     draw = seeded_generator(3)
-    rewards = torch.randn(8, 16, generator=draw)
-    lengths = torch.stack([torch.randperm(16, generator=draw) + 1 for _ in range(8)])
-    kept = call(rewards, 4, lengths)
-    order = torch.randperm(16, generator=draw)
-    moved = order[call(rewards[:, order], 4, lengths[:, order])].sort(dim=1).values
+    rewards = torch.randn(8, num_rollouts, generator=draw)
+    rewards[torch.rand(8, num_rollouts, generator=draw) < share_unscored] = _NAN
+    lengths = torch.stack([torch.randperm(num_rollouts, generator=draw) + 1 for _ in range(8)])
+    kept = call(rewards, num_kept, lengths)
+    order = torch.randperm(num_rollouts, generator=draw)
+    moved = order[call(rewards[:, order], num_kept, lengths[:, order])].sort(dim=1).values
     assert torch.equal(kept, moved), "the order of the rollouts decides which are kept, though no two are equal"
-    alone = torch.cat([call(rewards[p : p + 1], 4, lengths[p : p + 1]) for p in range(8)])
+    alone = torch.cat([call(rewards[p : p + 1], num_kept, lengths[p : p + 1]) for p in range(8)])
     assert torch.equal(kept, alone), "the rollouts kept of a prompt depend on the other prompts"

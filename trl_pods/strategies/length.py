@@ -5,9 +5,7 @@ import torch
 from numpy.typing import NDArray
 
 from ..registry import register_strategy
-from .order import Ordered, ascending, runs, spread_of_splits, take_both_ends, take_highest
-
-_SAME_VARIANCE = 1e-9  # relative difference below which two variances count as equal
+from .order import Ordered, are_best, ascending, runs, spread_of_splits, take_both_ends, take_highest
 
 
 @register_strategy("shortest")
@@ -100,7 +98,7 @@ def length_aware_max_variance(
 
     With 0/1 rewards ties abound: any m / 2 right and m / 2 wrong rollouts do, so the shortest of each are kept and the
     update is cheaper. Choices are compared that swap exactly equal rewards, or take more from one end and fewer from
-    the other; variances that differ by less than 1e-9 of the larger count as equal. Ties: among equal rewards
+    the other; variances that differ by less than two roundings of float32 count as equal. Ties: among equal rewards
     the shortest, then the earliest generated are kept; between choices with equally many tokens, the one with more of
     the highest rewards.
 
@@ -137,10 +135,8 @@ def length_aware_max_variance(
     # Unscored rollouts are kept by when they were generated, as by every rule.
     lengths = completion_lengths.masked_fill(~rewards.isfinite(), 0)
     order = ascending(rewards, then_by=lengths)
-    spread = spread_of_splits(order, num_kept)
-    best = spread.max(axis=1, keepdims=True)
-    tokens = _tokens_of_splits(order, lengths.cpu().numpy(), num_kept)
-    tokens = np.where(spread < best - _SAME_VARIANCE * abs(best), np.inf, tokens)
+    tokens = _tokens_of_splits(order, lengths.numpy(force=True), num_kept)
+    tokens = np.where(are_best(spread_of_splits(order, num_kept)), tokens, np.inf)
     num_low = tokens.argmin(axis=1, keepdims=True) + 1  # the first of equals
     return take_both_ends(order, num_kept, num_low)
 

@@ -14,6 +14,10 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+# Relative difference below which two variances count as equal: two roundings of float32, in which rewards are given, so
+# that 0.2 and 1.2 behave as 0 and 1 do.
+SAME_VARIANCE = 2 * float(np.finfo(np.float32).eps)
+
 
 class Ordered(NamedTuple):
     """Rollouts in ascending order of reward."""
@@ -38,7 +42,7 @@ def ascending(rewards: torch.Tensor, then_by: torch.Tensor | None = None) -> Ord
     Returns:
         [`Ordered`]: The order.
     """
-    keys = rewards.numpy(force=True).astype(np.float64)
+    keys = rewards.double().numpy(force=True)
     scored = np.isfinite(keys)
     num_scored = scored.sum(axis=1, keepdims=True)
     if not scored.all():
@@ -82,6 +86,21 @@ def spread_of_splits(order: Ordered, num_kept: int) -> NDArray[np.float64]:
     sums = high.sum(axis=1, keepdims=True) + change.cumsum(axis=1)[:, :-1]
     squares = (high * high).sum(axis=1, keepdims=True) + (change * (low + high)).cumsum(axis=1)[:, :-1]
     return squares - sums * sums / num_kept
+
+
+def are_best(spread: NDArray[np.float64]) -> NDArray[np.bool_]:
+    """
+    Mark the splits whose variance is the largest, but for rounding (see `SAME_VARIANCE`).
+
+    Args:
+        spread (`np.ndarray`):
+            What [`spread_of_splits`] returns, of shape (P, m - 1).
+
+    Returns:
+        `np.ndarray`: Bool array of shape (P, m - 1).
+    """
+    best = spread.max(axis=1, keepdims=True)
+    return spread >= best - SAME_VARIANCE * abs(best)
 
 
 def take_both_ends(order: Ordered, num_kept: int, num_low: NDArray[np.intp] | int) -> torch.Tensor:

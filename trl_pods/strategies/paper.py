@@ -4,7 +4,7 @@ import numpy as np
 import torch
 
 from ..registry import register_strategy
-from .order import ascending, spread_of_splits, take_both_ends, take_highest, take_marked
+from .order import are_best, ascending, spread_of_splits, take_both_ends, take_highest, take_marked
 
 
 @register_strategy("max_variance")
@@ -18,8 +18,8 @@ def max_variance(rewards: torch.Tensor, num_kept: int) -> torch.Tensor:
 
     Source: PODS (arXiv 2504.13818).
 
-    Between values of k of equal variance, the one with more of the highest rewards is taken. Costs O(n log n) time per
-    prompt and O(P n) memory.
+    Between values of k of equal variance, but for two roundings of float32, the one with more of the highest rewards is
+    taken. Costs O(n log n) time per prompt and O(P n) memory.
 
     Ties, NaN, equal rewards and m = n: by the policy of all rules, see [`trl_pods.strategies`].
 
@@ -44,7 +44,7 @@ def max_variance(rewards: torch.Tensor, num_kept: int) -> torch.Tensor:
     ```
     """
     order = ascending(rewards)
-    num_low = spread_of_splits(order, num_kept).argmax(axis=1, keepdims=True) + 1  # the first of equals
+    num_low = are_best(spread_of_splits(order, num_kept)).argmax(axis=1, keepdims=True) + 1  # the first of equals
     return take_both_ends(order, num_kept, num_low)
 
 
