@@ -25,6 +25,7 @@ class Ordered(NamedTuple):
     values: NDArray[np.float64]  # (P, n) ascending; unscored rollouts come last, as inf
     columns: NDArray[np.intp]  # (P, n) where each was generated
     num_scored: NDArray[np.intp]  # (P, 1)
+    all_scored: bool  # for every prompt
     rows: NDArray[np.intp]  # (P, 1) the prompts, to index with
     device: torch.device  # of the rewards
 
@@ -45,7 +46,8 @@ def ascending(rewards: torch.Tensor, then_by: torch.Tensor | None = None) -> Ord
     keys = rewards.double().numpy(force=True)
     scored = np.isfinite(keys)
     num_scored = scored.sum(axis=1, keepdims=True)
-    if not scored.all():
+    all_scored = bool(scored.all())
+    if not all_scored:
         keys = np.where(scored, keys, np.inf)
     rows = np.arange(len(keys))[:, None]
     if then_by is None:
@@ -53,7 +55,7 @@ def ascending(rewards: torch.Tensor, then_by: torch.Tensor | None = None) -> Ord
     else:
         columns = then_by.numpy(force=True).argsort(axis=1, kind="stable")
         columns = columns[rows, keys[rows, columns].argsort(axis=1, kind="stable")]
-    return Ordered(keys[rows, columns], columns, num_scored, rows, rewards.device)
+    return Ordered(keys[rows, columns], columns, num_scored, all_scored, rows, rewards.device)
 
 
 def spread_of_splits(order: Ordered, num_kept: int) -> NDArray[np.float64]:
@@ -76,9 +78,9 @@ def spread_of_splits(order: Ordered, num_kept: int) -> NDArray[np.float64]:
         `np.ndarray`: Float64 array of shape (P, m - 1), for j = 1, ..., m - 1; meaningless for prompts with fewer than
         m scored rollouts.
     """
-    values, enough = order.values, order.num_scored >= num_kept
-    if not enough.all():
-        values = np.where(enough, values, 0.0)
+    values = order.values
+    if not order.all_scored:
+        values = np.where(order.num_scored >= num_kept, values, 0.0)
     lowest = values[:, :1]
     low = values[:, :num_kept] - lowest
     high = values[order.rows, order.num_scored - num_kept + np.arange(num_kept)] - lowest
@@ -99,8 +101,7 @@ def are_best(spread: NDArray[np.float64]) -> NDArray[np.bool_]:
     Returns:
         `np.ndarray`: Bool array of shape (P, m - 1).
     """
-    best = spread.max(axis=1, keepdims=True)
-    return spread >= best - SAME_VARIANCE * abs(best)
+    return spread >= spread.max(axis=1, keepdims=True) * (1 - SAME_VARIANCE)
 
 
 def take_both_ends(order: Ordered, num_kept: int, num_low: NDArray[np.intp] | int) -> torch.Tensor:
@@ -118,10 +119,9 @@ def take_both_ends(order: Ordered, num_kept: int, num_low: NDArray[np.intp] | in
     Returns:
         `torch.Tensor`: Long tensor of shape (P, m).
     """
-    values, columns, num_scored, rows, device = order
-    enough = num_scored >= num_kept
-    if not enough.all():
-        num_low = np.where(enough, num_low, num_kept)
+    values, columns, num_scored, all_scored, rows, device = order
+    if not all_scored:
+        num_low = np.where(num_scored >= num_kept, num_low, num_kept)
     position, skipped = np.arange(num_kept), num_scored - num_kept
     is_high = position >= num_low
     position = position + is_high * skipped
