@@ -125,12 +125,13 @@ def take_both_ends(order: Ordered, num_kept: int, num_low: NDArray[np.intp] | in
     position, skipped = np.arange(num_kept), num_scored - num_kept
     is_high = position >= num_low
     position = position + is_high * skipped
-    # In the run that the high end begins in, take the first that the low end has left, rather than the last.
     first_high = np.minimum(num_low + skipped, values.shape[1] - 1)
     boundary = values[rows, first_high]
-    run_start = (values < boundary).sum(axis=1, keepdims=True)
-    run_end = (values <= boundary).sum(axis=1, keepdims=True)
-    position -= (is_high & (position < run_end)) * (first_high - np.maximum(run_start, num_low))
+    if (values[rows, first_high - 1] == boundary).any():
+        # The high end begins within a run: take the first of it that the low end has left, rather than the last.
+        run_start = (values < boundary).sum(axis=1, keepdims=True)
+        run_end = (values <= boundary).sum(axis=1, keepdims=True)
+        position -= (is_high & (position < run_end)) * (first_high - np.maximum(run_start, num_low))
     return torch.from_numpy(columns[rows, position]).to(device)
 
 
