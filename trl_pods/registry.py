@@ -1,12 +1,12 @@
 """Down-sampling strategies by name: a dictionary, a decorator and two look-ups."""
 
 import inspect
-import os
-import sys
 from collections.abc import Callable
 from importlib import import_module
 from importlib.metadata import EntryPoint, entry_points
 from typing import TYPE_CHECKING, Any, NamedTuple
+
+from .importing import import_path
 
 if TYPE_CHECKING:
     import torch
@@ -188,11 +188,8 @@ def _load_entry_point(name: str, entries: list[EntryPoint]) -> "Strategy":
 
 
 def _import_path(path: str) -> "Strategy":
-    module_path, _, attribute = path.rpartition(".")
-    if os.getcwd() not in sys.path:  # as TRL does for `reward_funcs`
-        sys.path.insert(0, os.getcwd())
     try:
-        strategy: Any = getattr(import_module(module_path), attribute)
+        strategy = import_path(path)
     except Exception as error:  # whatever the module does when it is imported
         raise ValueError(
             f"The down-sampling strategy {path!r} cannot be imported: {error!r}. Check the import path, or choose one "

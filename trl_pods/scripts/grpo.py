@@ -6,12 +6,10 @@ It takes the arguments of `trl grpo` and the fields of `PODSGRPOConfig`. For sev
 """
 
 import logging
-import os
 import sys
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from importlib import import_module
 from typing import Any
 
 from datasets import load_dataset
@@ -20,6 +18,7 @@ from trl import rewards as trl_rewards
 from trl.scripts.grpo import GRPOScriptArguments
 
 from ..config import PODSGRPOConfig
+from ..importing import import_path
 from ..progress import training_progress
 from ..trainer import PODSGRPOTrainer
 
@@ -114,7 +113,7 @@ def set_up_output() -> None:
 
 def import_function(path: str) -> Callable:
     """
-    Import a function by its dotted path, also from the current directory, as TRL does for `reward_funcs`.
+    Import a function by its dotted path, see [`~importing.import_path`].
 
     Args:
         path (`str`):
@@ -126,11 +125,8 @@ def import_function(path: str) -> Callable:
     Raises:
         ValueError: It cannot be imported.
     """
-    module_path, _, name = path.rpartition(".")
-    if os.getcwd() not in sys.path:
-        sys.path.insert(0, os.getcwd())
     try:
-        return getattr(import_module(module_path), name)
+        return import_path(path)
     except (ImportError, AttributeError, ValueError) as error:
         raise ValueError(f"The function {path!r} cannot be imported: {error}. Check its import path.") from error
 

@@ -44,7 +44,7 @@ def max_abs_advantage(rewards: torch.Tensor, num_kept: int) -> torch.Tensor:
 
     ```
     """
-    deviation = (_finite(rewards) - _mean(rewards)).abs()
+    deviation = _deviation(rewards).abs()
     largest = deviation.nan_to_num(nan=0.0).amax(dim=1, keepdim=True)
     return take_highest((deviation / largest).nan_to_num(nan=0.0).float(), rewards, num_kept)
 
@@ -84,7 +84,7 @@ def max_advantage_variance(rewards: torch.Tensor, num_kept: int) -> torch.Tensor
 
     ```
     """
-    deviation = _finite(rewards) - _mean(rewards)
+    deviation = _deviation(rewards)
     num_scored = rewards.isfinite().sum(dim=1, keepdim=True)
     std = (deviation.square().nansum(dim=1, keepdim=True) / (num_scored - 1).clamp(min=1)).sqrt()
     return max_variance(deviation / (std + _EPS), num_kept)
@@ -127,13 +127,12 @@ def balanced(rewards: torch.Tensor, num_kept: int) -> torch.Tensor:
     return take_both_ends(ascending(rewards), num_kept, num_kept // 2)
 
 
-def _finite(rewards: torch.Tensor) -> torch.Tensor:
-    """Rewards in float64, NaN where unscored."""
-    return torch.where(rewards.isfinite(), rewards.double(), torch.nan)
+def _deviation(rewards: torch.Tensor) -> torch.Tensor:
+    """
+    Rewards less the mean over their prompt's scored rollouts, in float64 (P, n), NaN where unscored.
 
-
-def _mean(rewards: torch.Tensor) -> torch.Tensor:
-    """Each prompt's mean over its scored rollouts (P, 1), from differences, which a common offset leaves exact."""
-    rewards = _finite(rewards)
-    first = rewards.nan_to_num(nan=torch.inf).amin(dim=1, keepdim=True)
-    return first + (rewards - first).nanmean(dim=1, keepdim=True)
+    Both are taken from the prompt's lowest reward, from which differences are exact also under a large common offset.
+    """
+    rewards = torch.where(rewards.isfinite(), rewards.double(), torch.nan)
+    above_lowest = rewards - rewards.nan_to_num(nan=torch.inf).amin(dim=1, keepdim=True)
+    return above_lowest - above_lowest.nanmean(dim=1, keepdim=True)
