@@ -15,6 +15,7 @@ import logging
 from collections import defaultdict, deque
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -28,8 +29,11 @@ from .batching import check_dataset, describe_batch, prompts_per_generation, siz
 from .compatibility import Generated, check_trl
 from .completions import log_all_rollouts
 from .config import PODSGRPOConfig, with_rollouts
+from .learning_signal import LearningSignal
+from .model_card import PAPER, complete_model_card
 from .phases import PhaseClock, StepClockCallback
 from .registry import get_strategy
+from .reward_checks import checked_rewards
 from .rows import add_extra_fields, columns_of, dataset_images, keep_rows, replace_columns
 from .selection import Selection, seeded_generator, select
 from .statistics import advantages_over_all, reward_metrics, selection_metrics, weighted_sum
@@ -42,8 +46,9 @@ class PODSGRPOTrainer(GRPOTrainer):
     Trainer for GRPO with policy optimisation on down-sampled rollouts (PODS, arXiv 2504.13818).
 
     It overrides `_generate` (select and narrow), `_generate_and_score_completions` (metrics and completions table over
-    all rollouts), `_calculate_rewards` (hand back known rewards), the sampler and the data loader (n rows per prompt),
-    and times the phases of a step. All else is inherited from [`~trl.GRPOTrainer`], whose arguments it takes.
+    all rollouts), `_calculate_rewards` (check rewards, and hand back known ones), the sampler and the data loader (n
+    rows per prompt), times the phases of a step, and completes the model card. All else is inherited from
+    [`~trl.GRPOTrainer`], whose arguments it takes.
 
     Args:
         args ([`PODSGRPOConfig`] or [`~trl.GRPOConfig`], *optional*):
@@ -73,19 +78,7 @@ class PODSGRPOTrainer(GRPOTrainer):
 
     _tag_names = ["trl", "grpo", "pods"]
     _name = "PODS-GRPO"
-    _paper = {
-        "title": "Not All Rollouts are Useful: Down-Sampling Rollouts in LLM Reinforcement Learning",
-        "id": "2504.13818",
-        "citation": (
-            "@article{xu2025pods,\n"
-            "    title        = {{Not All Rollouts are Useful: Down-Sampling Rollouts in LLM Reinforcement "
-            "Learning}},\n"
-            "    author       = {Yixuan Even Xu and Yash Savani and Fei Fang and Zico Kolter},\n"
-            "    year         = 2025,\n"
-            "    eprint       = {arXiv:2504.13818},\n"
-            "}"
-        ),
-    }
+    _paper = PAPER
 
     @functools.wraps(GRPOTrainer.__init__)  # type: ignore[misc]
     def __init__(self, model, reward_funcs=None, args=None, train_dataset=None, *other, **kwargs):
@@ -102,6 +95,7 @@ class PODSGRPOTrainer(GRPOTrainer):
         self._selection: Selection | None = None  # set once its kept rows are known
         self._selections_at = (-1, 0)  # optimizer step, and selections made at it
         self._warned_of: set[str] = set()  # reward functions that gave an infinite reward
+        self._learning_signal = LearningSignal(args)
 
         with sized_for_rollouts(args):
             super().__init__(model, reward_funcs, args, train_dataset, *other, **kwargs)
@@ -129,6 +123,12 @@ class PODSGRPOTrainer(GRPOTrainer):
                 "generation batch takes. Give more prompts, or make the generation batch smaller."
             )
         return result
+
+    def create_model_card(self, model_name: str | None = None, *args, **kwargs) -> None:
+        model_name = model_name or Path(self.args.hub_model_id or self.args.output_dir).name
+        super().create_model_card(model_name, *args, **kwargs)
+        if self.is_world_process_zero():
+            complete_model_card(Path(self.args.output_dir) / "README.md", model_name, self)
 
     # The data: every prompt is drawn n times, in generation batches of P n rows.
 
@@ -159,15 +159,20 @@ class PODSGRPOTrainer(GRPOTrainer):
     # A generation batch: generate, score and select within `_generate`, then go on with the kept rows.
 
     def _generate_and_score_completions(self, inputs: list[dict[str, Any]]) -> dict[str, Any]:
+        if not self.model.training:
+            return super()._generate_and_score_completions(inputs)
         with self._measure("prepare"):
-            if not self.model.training or self.num_rollouts == self.num_generations:
-                return super()._generate_and_score_completions(inputs)
-            self._inputs = [dict(row) for row in inputs]  # copies, because they are narrowed and written into
-            try:
-                output = super()._generate_and_score_completions(self._inputs)
-                return self._with_all_rollouts_logged(output)
-            finally:
-                self._inputs = self._selection = None
+            if self.num_rollouts == self.num_generations:
+                output = super()._generate_and_score_completions(inputs)
+            else:
+                self._inputs = [dict(row) for row in inputs]  # copies, because they are narrowed and written into
+                try:
+                    output = self._with_all_rollouts_logged(super()._generate_and_score_completions(self._inputs))
+                finally:
+                    self._inputs = self._selection = None
+        if self.accelerator.is_main_process:
+            self._learning_signal.see(self._metrics["train"])
+        return output
 
     def _generate(self, prompts: list) -> tuple:
         inputs = self._inputs
@@ -181,7 +186,7 @@ class PODSGRPOTrainer(GRPOTrainer):
         if generated.images is None:  # the parent would go back to those of all its rows
             generated = generated._replace(images=dataset_images(inputs))
         add_extra_fields(inputs, generated, columns_of(generated, len(prompts)))
-        with self._measure("reward"):
+        with self._measure("reward"), checked_rewards(self):
             rewards_per_func = super()._calculate_rewards(
                 inputs, prompts, generated.completions, generated.completion_ids
             )
@@ -193,7 +198,7 @@ class PODSGRPOTrainer(GRPOTrainer):
     def _calculate_rewards(self, inputs, prompts, completions, completion_ids_list) -> torch.Tensor:
         if self._selection is not None:  # the parent asks for those of the kept rows
             return self._selection.kept_rewards_per_func.to(self.accelerator.device)
-        with self._measure("reward"):
+        with self._measure("reward"), checked_rewards(self):
             return super()._calculate_rewards(inputs, prompts, completions, completion_ids_list)
 
     def _select(self, prompts: list, generated: Generated, rewards_per_func: torch.Tensor) -> Selection:

@@ -1,0 +1,75 @@
+"""Warning of a training that cannot learn: equal rewards, equal rewards of the kept rollouts, truncated completions."""
+
+import logging
+from collections import Counter
+from typing import Any
+
+logger = logging.getLogger(__name__)
+
+PATIENCE = 5  # generation batches in a row before a warning
+_NEARLY_ALL = 0.95  # share of the completions that are cut
+
+
+class LearningSignal:
+    """
+    Watches the metrics of generation batches and warns, once of each, of what lasts for `PATIENCE` of them in a row.
+
+    - `frac_reward_zero_std` is 1: no prompt has rollouts of different reward. With `num_rollouts` equal to
+      `num_generations` the metric is TRL's, which for `scale_rewards="batch"` and `"normalize_then_sum"` is 1 only if
+      all rewards of the batch are equal.
+    - It is less, but `pods/kept_frac_zero_std` is 1: the rule keeps rollouts of equal reward. With
+      `advantage_statistics="all"` they teach nonetheless, and there is no warning.
+    - `completions/clipped_ratio` is at least 0.95: nearly all completions are cut at `max_completion_length`.
+
+    Args:
+        args ([`PODSGRPOConfig`]):
+            Arguments of the training.
+    """
+
+    def __init__(self, args: Any):
+        self._args = args
+        self._times_in_a_row: Counter[str] = Counter()
+        self._warned_of: set[str] = set()
+
+    def see(self, metrics: dict[str, list[float]]) -> None:
+        """
+        Take note of a generation batch.
+
+        Args:
+            metrics (`dict[str, list[float]]`):
+                Where TRL collects the metrics of training; the last values are those of this generation batch.
+        """
+        latest = {name: values[-1] for name, values in metrics.items() if values}
+        no_variance = latest["frac_reward_zero_std"] == 1
+        kept_no_variance = latest.get("pods/kept_frac_zero_std") == 1 and self._args.advantage_statistics == "kept"
+        self._count("reward", no_variance, self._about_rewards(latest["reward"]))
+        self._count("selection", kept_no_variance and not no_variance, self._about_selection())
+        self._count("length", latest["completions/clipped_ratio"] >= _NEARLY_ALL, self._about_length())
+
+    def _count(self, trouble: str, is_there: bool, message: str) -> None:
+        self._times_in_a_row[trouble] = self._times_in_a_row[trouble] + 1 if is_there else 0
+        if self._times_in_a_row[trouble] >= PATIENCE and trouble not in self._warned_of:
+            self._warned_of.add(trouble)
+            logger.warning(message)
+
+    def _about_rewards(self, mean_reward: float) -> str:
+        return (
+            f"No learning signal: in {PATIENCE} generation batches in a row, the rollouts of each prompt had equal "
+            f"rewards (mean reward {mean_reward:g}), so that rewards did not move the model. Check that the reward is "
+            "not constant by mistake, that the completions have the format it looks for (a chat template that "
+            "prefills `<think>` leaves them without that tag), and that the task is neither too hard nor too easy."
+        )
+
+    def _about_selection(self) -> str:
+        return (
+            f"No learning signal: in {PATIENCE} generation batches in a row, rollouts differed in reward, but those "
+            f"that `down_sampling={self._args.down_sampling!r}` kept of each prompt did not. Use a rule that keeps "
+            "different rewards, such as 'max_variance', or set `advantage_statistics='all'`."
+        )
+
+    def _about_length(self) -> str:
+        return (
+            f"In {PATIENCE} generation batches in a row, at least {_NEARLY_ALL:.0%} of the completions were cut at "
+            f"`max_completion_length` ({self._args.max_completion_length} tokens), so that what rewards look for at "
+            "their end may never be written. Raise `max_completion_length`, or ask for shorter completions."
+        )
