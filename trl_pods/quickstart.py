@@ -11,7 +11,6 @@ on words that it never saw.
 import functools
 import json
 import os
-import random
 import re
 import shutil
 import sys
@@ -22,22 +21,12 @@ from typing import Any
 import reasoning_gym
 import torch
 from rich.console import Console
-from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers
-from transformers import (
-    AutoModelForCausalLM,
-    AutoTokenizer,
-    LlamaConfig,
-    LlamaForCausalLM,
-    PreTrainedTokenizerBase,
-    PreTrainedTokenizerFast,
-    set_seed,
-)
+from transformers import AutoModelForCausalLM, AutoTokenizer, set_seed
 
-from .progress import ProgressLine
 from .scripts import grpo
+from .start_models import Problem, make_start_model, shuffled
 
 TASK = {"name": "spell_backward", "min_word_len": 3, "max_word_len": 5, "size": 8000}
-QUESTION = "spell this word backward (example: sun -> nus): "
 NUM_HELD_OUT = 256
 MAX_ANSWER_TOKENS = 7  # five letters, the end, and one to spare
 
@@ -141,7 +130,8 @@ def prepare(model_path: str, data_path: str, seed: int = 0) -> None:
     if not Path(data_path).exists():
         _write_data(Path(data_path), seed)
     if not Path(model_path).exists():
-        _make_start_model(Path(model_path), _read(Path(data_path) / "train.jsonl"), seed)
+        problems = [Problem(**row) for row in _read(Path(data_path) / "train.jsonl")]
+        make_start_model(Path(model_path), problems, shuffled, seed=seed, lowercase=True)
 
 
 def spelled_backward(completions: list[str], answer: list[str], **kwargs: Any) -> list[float]:
@@ -211,84 +201,3 @@ def _write_data(folder: Path, seed: int) -> None:
 
 def _read(path: Path) -> list[dict[str, str]]:
     return [json.loads(line) for line in path.read_text().splitlines()]
-
-
-def _make_tokenizer() -> PreTrainedTokenizerFast:
-    """One token for each letter, and one for the words of the question."""
-    vocabulary = ["<pad>", "<eos>", QUESTION, "\n", *"abcdefghijklmnopqrstuvwxyz"]
-    core = Tokenizer(models.WordLevel({token: i for i, token in enumerate(vocabulary)}, unk_token="<pad>"))
-    core.normalizer = normalizers.Lowercase()
-    core.pre_tokenizer = pre_tokenizers.Split(Regex(re.escape(QUESTION) + r"|[a-z\n]"), "isolated")
-    core.decoder = decoders.Fuse()
-    return PreTrainedTokenizerFast(
-        tokenizer_object=core,
-        pad_token="<pad>",
-        eos_token="<eos>",
-        padding_side="left",
-        model_input_names=["input_ids", "attention_mask"],
-    )
-
-
-def _make_start_model(folder: Path, problems: list[dict[str, str]], seed: int) -> None:
-    set_seed(seed)
-    tokenizer = _make_tokenizer()
-    # Llama, because `AutoTokenizer` loads its tokenizers as they were saved.
-    model = LlamaForCausalLM(
-        LlamaConfig(
-            vocab_size=len(tokenizer),
-            hidden_size=64,
-            intermediate_size=128,
-            num_hidden_layers=2,
-            num_attention_heads=4,
-            num_key_value_heads=4,
-            max_position_embeddings=32,
-            tie_word_embeddings=True,
-            pad_token_id=tokenizer.pad_token_id,
-            eos_token_id=tokenizer.eos_token_id,
-            bos_token_id=None,
-        )
-    )
-    _teach_and_muddle(model, tokenizer, problems, random.Random(seed))
-    model.save_pretrained(folder)
-    tokenizer.save_pretrained(folder)
-
-
-def _teach_and_muddle(
-    model: LlamaForCausalLM,
-    tokenizer: PreTrainedTokenizerBase,
-    problems: list[dict[str, str]],
-    rng: random.Random,
-    num_taught: int = 200,
-    num_muddled: int = 100,
-    share_right: float = 0.4,
-) -> None:
-    """Supervised steps with right answers, then steps in which all but `share_right` have their letters shuffled."""
-    num_steps, learning_rate = num_taught + num_muddled, 5e-3
-    optimizer = torch.optim.AdamW(model.parameters(), learning_rate)
-    schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, learning_rate, total_steps=num_steps, pct_start=0.1)
-    progress = ProgressLine("teaching it, then muddling it", num_steps)
-    for step in range(num_steps):
-        drawn = rng.choices(problems, k=128)
-        muddled = [step >= num_taught and rng.random() >= share_right for _ in drawn]
-        answers = [
-            "".join(rng.sample(row["answer"], len(row["answer"]))) if shuffle else row["answer"]
-            for row, shuffle in zip(drawn, muddled, strict=True)
-        ]
-        loss = _supervised_loss(model, tokenizer, [row["prompt"] for row in drawn], answers)
-        loss.backward()
-        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-        optimizer.step()
-        schedule.step()
-        optimizer.zero_grad()
-        progress.update(step + 1, f"loss {loss.item():.2f}")
-    progress.close()
-
-
-def _supervised_loss(
-    model: LlamaForCausalLM, tokenizer: PreTrainedTokenizerBase, prompts: list[str], answers: list[str]
-) -> torch.Tensor:
-    texts = [prompt + answer + tokenizer.eos_token for prompt, answer in zip(prompts, answers, strict=True)]
-    tokens = tokenizer(texts, padding=True, return_tensors="pt")
-    is_newline = (tokens["input_ids"] == tokenizer.convert_tokens_to_ids("\n")).long()
-    is_answer = is_newline.cumsum(dim=1) - is_newline > 0  # what follows the prompt's last token
-    return model(**tokens, labels=tokens["input_ids"].where(is_answer, -100)).loss

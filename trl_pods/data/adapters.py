@@ -1,0 +1,202 @@
+"""Adapters: the columns of published datasets as TRL's `prompt`, and a `solution` for rewards to compare with."""
+
+import difflib
+import logging
+from collections.abc import Callable
+from typing import Any, NamedTuple, TypeVar
+
+from datasets import Dataset, DatasetDict, Features, IterableDataset, IterableDatasetDict, Value
+
+from ..latex import last_boxed
+
+logger = logging.getLogger(__name__)
+
+AnyDataset = TypeVar("AnyDataset", Dataset, IterableDataset, DatasetDict, IterableDatasetDict)
+
+
+class Adapter(NamedTuple):
+    """Which columns a dataset has, and how its right answers are written."""
+
+    summary: str
+    question: str
+    answer: str | None  # `None`: its reward columns are there already
+    gold: Callable[[str], str | None] = str.strip
+    reward_columns: tuple[str, ...] = ()
+
+
+def _after_hashes(answer: str) -> str | None:
+    _, hashes, gold = answer.rpartition("####")
+    return gold.strip().replace(",", "") if hashes else None
+
+
+ADAPTERS = {
+    "gsm8k": Adapter(
+        "GSM8K: `question`, and a worked `answer` that ends in `#### 72`.", "question", "answer", _after_hashes
+    ),
+    "math": Adapter(
+        r"MATH: `problem`, and a worked `solution` whose last `\boxed{...}` is right.",
+        "problem",
+        "solution",
+        last_boxed,
+    ),
+    "math_500": Adapter("MATH-500: `problem`, and the right `answer` by itself.", "problem", "answer"),
+    "question_answer": Adapter("Any dataset with a `question` and the right `answer`.", "question", "answer"),
+    "reasoning_gym": Adapter(
+        "A task of reasoning-gym by name, made by `load_task`.", "question", None, reward_columns=("task", "entry")
+    ),
+}
+
+
+def list_adapters() -> dict[str, str]:
+    """
+    List the adapters.
+
+    Returns:
+        `dict[str, str]`: A line about each, by name.
+    """
+    return {name: adapter.summary for name, adapter in ADAPTERS.items()}
+
+
+def adapt(
+    dataset: AnyDataset,
+    adapter: str,
+    *,
+    conversational: bool,
+    system_prompt: str | None = None,
+    question_column: str | None = None,
+    answer_column: str | None = None,
+) -> AnyDataset:
+    """
+    Turn the columns of a published dataset into those that TRL and the rewards take.
+
+    Args:
+        dataset ([`~datasets.Dataset`], [`~datasets.IterableDataset`] or a dictionary of either):
+            Dataset as published.
+        adapter (`str`):
+            Name of the adapter, see [`list_adapters`].
+        conversational (`bool`):
+            Whether prompts are lists of messages, for models with a chat template, or text that ends in a newline.
+        system_prompt (`str`, *optional*):
+            What to say before each question.
+        question_column (`str`, *optional*):
+            Column of the questions. Defaults to the adapter's.
+        answer_column (`str`, *optional*):
+            Column of the right answers. Defaults to the adapter's.
+
+    Returns:
+        The type of `dataset`: It with the columns `prompt` and, but for `reasoning_gym`, `solution`: the right answer
+        as text, or `None` where a row has none. Such rows are kept, and counted in a warning unless the dataset is
+        streamed. Other columns are kept, but for one called `solution`, which is replaced.
+
+    Raises:
+        ValueError: The adapter is unknown, the dataset has prompts already or lacks a column, or a question or an
+            answer is no text.
+
+    Example:
+
+    ```python
+    >>> from datasets import Dataset
+    >>> from trl_pods.data import adapt
+
+    >>> published = Dataset.from_list([{"question": "What is 999 + 235?", "answer": "It is 1,234.\\n#### 1,234"}])
+    >>> data = adapt(published, "gsm8k", conversational=True, system_prompt="Add.")
+    >>> data["prompt"][0]
+    [{'role': 'system', 'content': 'Add.'}, {'role': 'user', 'content': 'What is 999 + 235?'}]
+    >>> data["solution"][0]
+    '1234'
+
+    ```
+    """
+    if adapter not in ADAPTERS:
+        nearest = difflib.get_close_matches(adapter, ADAPTERS, n=1)
+        hint = f"Did you mean {nearest[0]!r}?" if nearest else "Choose one of them."
+        raise ValueError(f"`dataset_adapter` is {adapter!r}, but the adapters are {list(ADAPTERS)}. {hint}")
+    chosen = ADAPTERS[adapter]
+    if answer_column is not None and chosen.answer is None:
+        raise ValueError(f"`answer_column` does not go with the adapter {adapter!r}, which has no answers. Remove it.")
+    chosen = chosen._replace(question=question_column or chosen.question, answer=answer_column or chosen.answer)
+    if isinstance(dataset, dict):
+        parts = {
+            split: _adapt(part, adapter, chosen, conversational, system_prompt, f" of the split {split!r}")
+            for split, part in dataset.items()
+        }
+        return type(dataset)(parts)
+    return _adapt(dataset, adapter, chosen, conversational, system_prompt, "")
+
+
+def _adapt(
+    dataset: Any, name: str, adapter: Adapter, conversational: bool, system_prompt: str | None, where: str
+) -> Any:
+    features = dataset.features
+    # A streaming dataset may tell its columns only when it is read.
+    columns = list(features if features is not None else next(iter(dataset.take(1)), {}))
+    _check_columns(columns, name, adapter, where)
+    if features is not None:
+        message = [{"role": Value("string"), "content": Value("string")}]
+        made = {"prompt": message if conversational else Value("string")}
+        made |= {"solution": Value("string")} if adapter.answer else {}
+        features = Features({**features, **made})
+    settings = {
+        "adapter": name,
+        "question": adapter.question,
+        "answer": adapter.answer,
+        "conversational": conversational,
+        "system_prompt": system_prompt,
+    }
+    adapted = dataset.map(_convert, batched=True, fn_kwargs=settings, features=features)
+    if adapter.answer and not isinstance(adapted, IterableDataset):
+        missing = sum(solution is None for solution in adapted["solution"])
+        if missing:
+            logger.warning(
+                f"No right answer was found in {missing:,} of {len(adapted):,} rows{where} by the adapter {name!r}. "
+                "They are kept, but rewards that need `solution` cannot score them."
+            )
+    return adapted
+
+
+def _check_columns(columns: list[str], name: str, adapter: Adapter, where: str) -> None:
+    needed = [column for column in (adapter.question, adapter.answer, *adapter.reward_columns) if column]
+    missing = [column for column in needed if column not in columns]
+    if "prompt" in columns and adapter.question != "prompt":
+        raise ValueError(
+            f"The columns{where} are {columns}: with `prompt`, the dataset is in TRL's format already. Remove "
+            "`dataset_adapter`, or set `question_column` to 'prompt' if it holds bare questions."
+        )
+    if missing:
+        fitting = [other for other, a in ADAPTERS.items() if a.answer and {a.question, a.answer} <= set(columns)]
+        hint = f"These adapters fit: {fitting}." if fitting else "Set `question_column` and `answer_column`."
+        raise ValueError(
+            f"The columns{where} are {columns}, but the adapter {name!r} needs {needed}, of which {missing} are "
+            f"missing. {hint}"
+        )
+
+
+def _convert(
+    batch: dict[str, list],
+    adapter: str,
+    question: str,
+    answer: str | None,
+    conversational: bool,
+    system_prompt: str | None,
+) -> dict[str, list]:
+    columns = {"prompt": [_prompt(_text(q, question), conversational, system_prompt) for q in batch[question]]}
+    if answer is not None:
+        columns["solution"] = [_solution(value, answer, ADAPTERS[adapter].gold) for value in batch[answer]]
+    return columns
+
+
+def _prompt(question: str, conversational: bool, system_prompt: str | None) -> Any:
+    if conversational:
+        system = [] if system_prompt is None else [{"role": "system", "content": system_prompt}]
+        return [*system, {"role": "user", "content": question}]
+    return ("" if system_prompt is None else system_prompt + "\n\n") + question + "\n"
+
+
+def _solution(value: Any, column: str, gold: Callable[[str], str | None]) -> str | None:
+    return None if value is None else gold(_text(value, column)) or None
+
+
+def _text(value: Any, column: str) -> str:
+    if not isinstance(value, str | int | float):
+        raise ValueError(f"The column {column!r} holds {value!r}, which is not text. Name another column.")
+    return str(value)
