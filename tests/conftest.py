@@ -1,6 +1,7 @@
 """Fixtures shared by all tests: the tiny model on disk."""
 
 import os
+import sys
 
 # One thread: the models are too small to share out, and test processes would wait for each other.
 os.environ["OMP_NUM_THREADS"] = "1"
@@ -22,3 +23,12 @@ def model_path(tmp_path_factory) -> str:
 def tool_model_path(tmp_path_factory) -> str:
     """Folder of the tiny model that calls tools."""
     return tiny_tools.save_model(tmp_path_factory.mktemp("tool_model"))
+
+
+@pytest.fixture
+def in_tmp(tmp_path, monkeypatch):
+    """A current folder of its own, whose modules are forgotten afterwards."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    monkeypatch.setattr(sys, "modules", dict(sys.modules))
+    return tmp_path

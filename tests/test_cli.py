@@ -7,18 +7,13 @@ import sys
 from pathlib import Path
 
 import pytest
-import tiny
 import yaml
+from commands import recipe, run, run_python, write_recipe
+from safetensors.torch import load_file
 
 from trl_pods import cli, list_strategies
+from trl_pods.recipe import SetupError
 from trl_pods.scripts import grpo
-
-ROOT = Path(__file__).parents[1]
-
-
-def run(*arguments, cwd=None):
-    command = [sys.executable, "-m", "trl_pods.cli", *arguments]
-    return subprocess.run(command, capture_output=True, text=True, cwd=cwd, timeout=170)
 
 
 @pytest.mark.parametrize("arguments", [["--help"], ["strategies", "--help"], ["quickstart", "--help"], ["--version"]])
@@ -31,6 +26,15 @@ def test_help_does_not_wait_for_torch(arguments):
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     assert "trl-pods" in done.stdout
+
+
+def test_the_help_of_grpo_lists_the_options_of_pods_and_of_trl(capsys):
+    with pytest.raises(SystemExit) as stop:
+        cli.main(["grpo", "--help"])
+    assert stop.value.code == 0
+    printed = capsys.readouterr().out
+    for option in ("--num_rollouts", "--num_generations", "--dataset_adapter", "--dry_run", "--use_vllm", "--config"):
+        assert option in printed
 
 
 def test_strategies_are_listed_with_what_they_keep(capsys):
@@ -48,43 +52,20 @@ def test_a_wrong_command_is_refused(arguments, capsys):
     assert "usage: trl-pods" in capsys.readouterr().err
 
 
-def recipe(tmp_path, model_path, **overrides) -> str:
-    """A recipe that trains the tiny model on local data with a reward from a module in the current folder."""
-    (tmp_path / "data").mkdir(exist_ok=True)
-    tiny.make_dataset().to_json(tmp_path / "data" / "train.jsonl")
-    (tmp_path / "my_rewards.py").write_text(
-        "def distinct(completions, **kwargs):\n    return [float(len(set(c))) for c in completions]\n"
-    )
-    values = tiny.default_arguments(tmp_path / "out", num_rollouts=8)
-    values |= {
-        "model_name_or_path": model_path,
-        "dataset_name": str(tmp_path / "data"),
-        "reward_funcs": ["my_rewards.distinct"],
-    }
-    path = tmp_path / "recipe.yaml"
-    path.write_text(yaml.safe_dump(values | overrides))
-    return str(path)
-
-
-@pytest.fixture
-def in_tmp(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(sys, "path", list(sys.path))
-    monkeypatch.setattr(sys, "modules", dict(sys.modules))
-    return tmp_path
-
-
 def test_a_recipe_trains_and_saves_model_and_log(in_tmp, model_path):
     trainer = grpo.run(["--config", recipe(in_tmp, model_path), "--max_steps", "3", "--down_sampling", "max_reward"])
     assert trainer.state.global_step == 3
     assert trainer.args.down_sampling == "max_reward"
     assert (in_tmp / "out" / "model.safetensors").exists()
+    card = (in_tmp / "out" / "README.md").read_text()
+    assert "Not All Rollouts are Useful" in card
+    assert "None" not in card
     log = json.loads((in_tmp / "out" / "trainer_state.json").read_text())["log_history"]
     assert [entry["step"] for entry in log if "reward" in entry] == [1, 2, 3]
 
 
 def test_progress_says_phase_step_reward_and_time_left(in_tmp, model_path):
-    done = run("grpo", "--config", recipe(in_tmp, model_path), cwd=in_tmp)
+    done = run("grpo", f"--config={recipe(in_tmp, model_path)}", cwd=in_tmp)
     assert done.returncode == 0, done.stderr
     assert re.search(r"training 1/2 \| updating \| reward \d\.\d+ \| kept 4/8 \| \d+ s, \d+ s left", done.stderr)
     assert re.search(r"training 2/2 .* 0 s left", done.stderr)
@@ -92,19 +73,136 @@ def test_progress_says_phase_step_reward_and_time_left(in_tmp, model_path):
     assert "Saved the model and the log" in done.stdout
 
 
+def test_equal_numbers_train_as_trl_grpo_does(in_tmp, model_path):
+    """The same recipe through TRL's own command: the same parameters, bit for bit."""
+    path = recipe(in_tmp, model_path, bf16=False)
+    values = yaml.safe_load(Path(path).read_text())
+    del values["num_rollouts"]
+    write_recipe(in_tmp, yaml.safe_dump(values))
+    launched = run_python("-m", "trl.cli.main", "grpo", "--config", path, "--output_dir", "trl", cwd=in_tmp)
+    assert launched.returncode == 0, launched.stderr
+    done = run("grpo", "--config", path, "--output_dir", "pods", "--num_rollouts", 4, cwd=in_tmp)
+    assert done.returncode == 0, done.stderr
+    trained, expected = (load_file(in_tmp / name / "model.safetensors") for name in ("pods", "trl"))
+    start = load_file(f"{model_path}/model.safetensors")
+    assert trained.keys() == expected.keys()
+    assert all(trained[name].equal(expected[name]) for name in expected)
+    assert any(not trained[name].equal(start[name]) for name in start)
+
+
+def test_several_processes_come_from_the_recipe_or_the_command_line(in_tmp, model_path):
+    """Two processes on half the batch each do one generation batch of the same size."""
+    path = recipe(in_tmp, model_path, num_processes=3, per_device_train_batch_size=4, main_process_port=0)
+    done = run("grpo", "--config", path, "--num_processes=2", cwd=in_tmp)
+    assert done.returncode == 0, done.stderr
+    assert "Each generation batch: 2 prompts, 16 rollouts sampled" in done.stderr
+    assert "4 rows per micro-batch and process" in done.stderr
+    assert done.stdout.count("Saved the model and the log") == 1
+    assert (in_tmp / "out" / "model.safetensors").exists()
+
+
+def test_batch_sizes_are_checked_for_all_processes_before_any_starts(in_tmp, model_path, capsys):
+    arguments = ["--config", recipe(in_tmp, model_path, per_device_train_batch_size=1)]
+    grpo.run([*arguments, "--num_processes", "4", "--dry_run"])  # 4 x 1 rows hold a group of 4
+    assert "1 prompts, 8 rollouts sampled" in " ".join(capsys.readouterr().out.split())
+    with pytest.raises(SetupError, match="x 3 processes"):
+        grpo.run([*arguments, "--num_processes", "3"])
+
+
+def test_an_error_in_several_processes_is_said_once(in_tmp, model_path):
+    path = recipe(in_tmp, model_path, dataset_train_split="trian", per_device_train_batch_size=4)
+    done = run("grpo", "--config", path, "--num_processes", 2, "--main_process_port", 0, cwd=in_tmp)
+    assert done.returncode == 1
+    assert done.stderr.count("`dataset_train_split` is 'trian'") == 1
+    assert "A training process failed. Its error stands above." in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_resuming_finds_the_last_checkpoint_or_says_that_there_is_none(in_tmp, model_path):
+    path = recipe(in_tmp, model_path, save_strategy="steps", save_steps=1)
+    with pytest.raises(ValueError, match=r"recipe.yaml:\d+: .*holds no checkpoint"):
+        grpo.run(["--config", recipe(in_tmp, model_path, resume_from_checkpoint=True)])
+    with pytest.raises(ValueError, match="`resume_from_checkpoint` is 'elsewhere', but there is no such folder"):
+        grpo.run(["--config", path, "--resume_from_checkpoint", "elsewhere"])
+    grpo.run(["--config", recipe(in_tmp, model_path, save_strategy="steps", save_steps=1)])
+    again = ["--config", path, "--max_steps", "3", "--resume_from_checkpoint", "true"]
+    trainer = grpo.run(again)
+    assert [entry["step"] for entry in trainer.state.log_history if "reward" in entry] == [1, 2, 3]
+
+
+def test_a_dry_run_says_what_would_be_trained_and_trains_nothing(in_tmp, model_path, capsys):
+    assert grpo.run(["--config", recipe(in_tmp, model_path, use_peft=True), "--dry_run"]) is None
+    words = " ".join(capsys.readouterr().out.split())
+    for part in ("rewards distinct", "4 of 8 rollouts", "2 prompts, 16 rollouts sampled", "16 train", "nothing was"):
+        assert part in words
+    assert not (in_tmp / "out").exists()
+
+
 @pytest.mark.parametrize(
     ("overrides", "message"),
     [
-        ({"reward_funcs": ["no_such_reward"]}, "no reward function 'no_such_reward'"),
-        ({"reward_funcs": ["my_rewards.missing"]}, "'my_rewards.missing' cannot be imported"),
-        ({"setup_func": "nowhere.prepare"}, "'nowhere.prepare' cannot be imported"),
+        ({"reward_funcs": ["no_such_reward"]}, r"recipe.yaml:\d+: .*no reward function 'no_such_reward'"),
+        ({"reward_funcs": ["my_rewards.missing"]}, r"recipe.yaml:\d+: .*'my_rewards.missing' cannot be imported"),
+        ({"reward_funcs": None}, "nothing to reward"),
+        ({"setup_func": "nowhere.prepare"}, r"recipe.yaml:\d+: .*'nowhere.prepare' cannot be imported"),
         ({"model_name_or_path": None}, "Set `model_name_or_path`"),
+        ({"model_name_or_path": "./no_model"}, "no_model"),
         ({"dataset_name": None}, "Set `dataset_name` or `datasets`"),
-        ({"lerning_rate": 1.0}, "lerning_rate"),
-        ({"down_sampling": "max_varience"}, "max_varience"),
+        ({"dataset_train_split": "trian"}, r"recipe.yaml:\d+: .*has the splits \['train'\]"),
+        ({"lerning_rate": 1.0}, r"recipe.yaml:\d+: .*`lerning_rate`. Did you mean `learning_rate`"),
+        ({"down_sampling": "max_varience"}, r"recipe.yaml:\d+: `down_sampling`: .*'max_varience'"),
+        ({"num_rollouts": 3}, r"recipe.yaml:\d+: `num_rollouts` is 3"),
+        ({"max_steps": "many"}, r"recipe.yaml:\d+: `max_steps` is 'many', but it must be a whole number"),
+        ({"reward_weights": [1.0, 2.0]}, r"recipe.yaml:\d+: .*"),
+        ({"optim": "adamw"}, r"recipe.yaml:\d+: `optim` is 'adamw', but it must be a known value, such as \['adamw"),
+        ({"num_processes": "two"}, "invalid int value: 'two'"),
+        ({"accelerate_config": "zero9"}, "`accelerate_config`: .*zero9"),
+        ({"task_kwargs": "[1]"}, "`task_kwargs` is .* must be a mapping"),
+        ({"max_seconds": -1}, "`max_seconds` is -1"),
     ],
 )
-def test_a_wrong_recipe_is_refused(in_tmp, model_path, overrides, message):
+def test_a_wrong_recipe_is_refused_with_its_line(in_tmp, model_path, overrides, message):
     with pytest.raises(ValueError, match=message):
         grpo.run(["--config", recipe(in_tmp, model_path, **overrides)])
     assert not (in_tmp / "out").exists()
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("- a\n- b\n", "a recipe is a mapping"),
+        ("a: [1\n", "recipe.yaml:2: this is not valid YAML"),
+        ("seed: 1\nmax_steps: 2\nseed: 3\n", "recipe.yaml:3: `seed` was given in line 1 already"),
+        ("env: 3\n", "recipe.yaml:1: `env` is 3"),
+    ],
+)
+def test_a_file_that_is_no_recipe_is_refused(tmp_path, text, message):
+    with pytest.raises(ValueError, match=message):
+        grpo.run(["--config", str(write_recipe(tmp_path, text))])
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--config"], "argument --config: expected one argument"),
+        (["--config", "nowhere.yaml"], "'nowhere.yaml' cannot be read"),
+        (["--lerning_rate", "1"], "Did you mean `--learning_rate`?"),
+        (["--max_step", "1"], "Did you mean `--max_steps`?"),
+        (["recipe.yaml"], "'recipe.yaml' belongs to no option"),
+    ],
+)
+def test_a_wrong_command_line_is_refused_without_a_traceback(arguments, message, capfd):
+    with pytest.raises(SystemExit) as stop:
+        cli.main(["grpo", *arguments])
+    assert stop.value.code == 2
+    error = capfd.readouterr().err
+    assert error.startswith("trl-pods grpo: error: ")
+    assert message in error
+    assert "Traceback" not in error
+
+
+def test_what_a_reward_raises_in_training_is_not_hidden(in_tmp, model_path):
+    path = recipe(in_tmp, model_path, reward_funcs=["broken_rewards.broken"])
+    (in_tmp / "broken_rewards.py").write_text("def broken(completions, **kwargs):\n    raise KeyError('secret')\n")
+    with pytest.raises(KeyError, match="secret"):
+        cli.main(["grpo", "--config", path])

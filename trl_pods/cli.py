@@ -45,10 +45,11 @@ def main(arguments: list[str] | None = None) -> None:
 
 
 def _grpo(arguments: list[str]) -> None:
-    from .scripts.grpo import run, set_up_output
+    if "--dry_run" in arguments or "--dry-run" in arguments:
+        os.environ["HF_HUB_OFFLINE"] = "1"  # read when the libraries are imported
+    from .scripts.grpo import main as train
 
-    set_up_output()
-    run(arguments, prog="trl-pods grpo")
+    train(arguments, prog="trl-pods grpo")
 
 
 def _quickstart(output_dir: str, seed: int) -> None:
@@ -60,6 +61,7 @@ def _quickstart(output_dir: str, seed: int) -> None:
     from transformers.utils import logging as transformers_logging
 
     from .quickstart import run
+    from .recipe import said_in_a_line
     from .scripts.grpo import set_up_output
 
     set_up_output()
@@ -67,7 +69,8 @@ def _quickstart(output_dir: str, seed: int) -> None:
 
     transformers_logging.set_verbosity_error()
     transformers_logging.disable_progress_bar()
-    run(output_dir, seed)
+    with said_in_a_line("trl-pods quickstart"):
+        run(output_dir, seed)
 
 
 def _strategies() -> None:

@@ -95,7 +95,7 @@ class PODSGRPOConfig(GRPOConfig):
         try:
             super().__post_init__()
         except ValueError as error:
-            raise explain_group_error(self, error) from error
+            raise _explain_missing_gpu(explain_group_error(self, error)) from error
         resolve_rollouts(self)
 
 
@@ -154,4 +154,17 @@ def resolve_rollouts(args: GRPOConfig) -> None:
             f"`down_sampling_kwargs` is {args.down_sampling_kwargs!r}, but it must be a dictionary. On the command "
             "line write it as JSON, for example '{\"name\": 1}'."
         )
-    check_strategy_kwargs(args.down_sampling, get_strategy(args.down_sampling), args.down_sampling_kwargs or {})
+    try:
+        strategy = get_strategy(args.down_sampling)
+    except ValueError as error:
+        raise ValueError(f"`down_sampling`: {error}") from error
+    check_strategy_kwargs(args.down_sampling, strategy, args.down_sampling_kwargs or {})
+
+
+def _explain_missing_gpu(error: ValueError) -> ValueError:
+    if "assign use_cpu" not in str(error):  # transformers' complaint, which does not name the way out
+        return error
+    return ValueError(
+        "`bf16` is on by default in TRL, but this machine has no GPU. Set `use_cpu` to true to train on the CPU, and "
+        "`bf16` to false to do so in full precision."
+    )

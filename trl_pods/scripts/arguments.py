@@ -1,0 +1,260 @@
+"""
+What `trl-pods grpo` accepts: the arguments of `trl grpo`, the fields of PODS, and those of `accelerate launch`.
+
+It is parsed strictly. Whatever is unknown or of a wrong type is named with its place in the recipe.
+"""
+
+import argparse
+import difflib
+import json
+import os
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple, NoReturn, get_type_hints
+
+import torch
+from trl import DatasetMixtureConfig, ModelConfig, TrlParser
+from trl.scripts.grpo import GRPOScriptArguments
+
+from ..config import PODSGRPOConfig
+from ..recipe import Recipe, SetupError
+from .launch import LaunchOptions, from_recipe, planned_world_size
+
+
+@dataclass
+class PODSScriptArguments(GRPOScriptArguments):
+    """
+    Arguments of the script beside those of the trainer, the model and the launcher.
+
+    Args:
+        setup_func (`str`, *optional*):
+            Dotted import path of a function that makes what the recipe needs before it is loaded. It is called by one
+            process, with `model_name_or_path` and `dataset_name`, and with `task_kwargs` if they are set.
+        dataset_adapter (`str`, *optional*):
+            Adapter that turns the columns of a published dataset into prompts and reward columns: `gsm8k`, `math`,
+            `math_500`, `question_answer` or `reasoning_gym` (then `dataset_name` is a task). Defaults to a dataset
+            that has prompts.
+        system_prompt (`str`, *optional*):
+            System prompt that the adapter puts before each question.
+        question_column (`str`, *optional*):
+            Column of the questions. Defaults to the adapter's.
+        answer_column (`str`, *optional*):
+            Column of the right answers. Defaults to the adapter's.
+        task_kwargs (`dict` or `str`, *optional*):
+            Settings of the reasoning-gym task, and `size`, `test_size` and `seed` of its data.
+        max_prompt_length (`int`, *optional*):
+            Tokens that a prompt may have. Longer ones are left out, and counted.
+        max_seconds (`float`, *optional*):
+            Seconds of training after which to stop, not counting evaluation.
+        save_seconds (`float`, *optional*):
+            Seconds of training between checkpoints, not counting evaluation.
+        eval_seconds (`float`, *optional*):
+            Seconds of training between evaluations.
+        dry_run (`bool`, *optional*, defaults to `False`):
+            Whether to parse, build what can be built offline, print what would be trained, and stop.
+    """
+
+    setup_func: str | None = field(
+        default=None,
+        metadata={
+            "help": "Dotted import path of a function that makes what the recipe needs before it is loaded. It is "
+            "called by one process, with `model_name_or_path` and `dataset_name`, and with `task_kwargs` if they are "
+            "set."
+        },
+    )
+    dataset_adapter: str | None = field(
+        default=None,
+        metadata={
+            "help": "Adapter that turns the columns of a published dataset into prompts and reward columns: `gsm8k`, "
+            "`math`, `math_500`, `question_answer` or `reasoning_gym` (then `dataset_name` is a task). Defaults to a "
+            "dataset that has prompts."
+        },
+    )
+    system_prompt: str | None = field(
+        default=None, metadata={"help": "System prompt that the adapter puts before each question."}
+    )
+    question_column: str | None = field(
+        default=None, metadata={"help": "Column of the questions. Defaults to the adapter's."}
+    )
+    answer_column: str | None = field(
+        default=None, metadata={"help": "Column of the right answers. Defaults to the adapter's."}
+    )
+    task_kwargs: dict | str | None = field(
+        default=None,
+        metadata={"help": "Settings of the reasoning-gym task, and `size`, `test_size` and `seed` of its data."},
+    )
+    max_prompt_length: int | None = field(
+        default=None,
+        metadata={"help": "Tokens that a prompt may have. Longer ones are left out, and counted."},
+    )
+    max_seconds: float | None = field(
+        default=None, metadata={"help": "Seconds of training after which to stop, not counting evaluation."}
+    )
+    save_seconds: float | None = field(
+        default=None, metadata={"help": "Seconds of training between checkpoints, not counting evaluation."}
+    )
+    eval_seconds: float | None = field(default=None, metadata={"help": "Seconds of training between evaluations."})
+    dry_run: bool = field(
+        default=False,
+        metadata={"help": "Whether to parse, build what can be built offline, print what would be trained, and stop."},
+    )
+
+    def __post_init__(self) -> None:
+        if isinstance(self.task_kwargs, str):
+            self.task_kwargs = _json_mapping("task_kwargs", self.task_kwargs)
+
+
+class Arguments(NamedTuple):
+    """All that the command line and the recipe say."""
+
+    script: PODSScriptArguments
+    training: PODSGRPOConfig
+    model: ModelConfig
+    dataset: DatasetMixtureConfig
+    launch: LaunchOptions
+    recipe: Recipe
+
+    @contextmanager
+    def explained(self) -> Iterator[None]:
+        """Turn errors of the `with` block that a user can mend into a [`SetupError`] that names the recipe's line."""
+        with explained(self.recipe):
+            yield
+
+
+class RecipeParser(TrlParser):
+    """
+    Parser of command-line arguments and of a recipe, which the former override.
+
+    Args:
+        prog (`str`, *optional*):
+            Name of the command, for its help.
+    """
+
+    def __init__(self, prog: str | None = None):
+        super().__init__(
+            (PODSScriptArguments, PODSGRPOConfig, ModelConfig, DatasetMixtureConfig), prog=prog, allow_abbrev=False
+        )
+        self.add_argument("--config", metavar="RECIPE", help="YAML file with values for these options.")
+
+    def parse(self, arguments: list[str]) -> Arguments:
+        """
+        Parse the command line and the recipe that it names.
+
+        Args:
+            arguments (`list[str]`):
+                Command-line arguments.
+
+        Returns:
+            [`Arguments`]: What they say.
+
+        Raises:
+            SetupError: An option is unknown, or a value is wrong or does not fit the others.
+        """
+        namespace, rest = self.parse_known_args(arguments)
+        recipe = Recipe(namespace.config)
+        given = {action.dest for action in self._actions if _is_given(action, arguments)}
+        for_launcher = [*self._apply(recipe, given), *self._for_launcher(rest)]
+        if namespace.dry_run and not torch.accelerator.is_available():
+            self.set_defaults(use_cpu=True)  # so that recipes for GPUs can be tried anywhere
+        launch = LaunchOptions(for_launcher, use_cpu=self.parse_known_args(arguments)[0].use_cpu)
+        with planned_world_size(launch.num_processes), explained(recipe, overridden=given):
+            script, training, model, dataset, *_ = self.parse_args_into_dataclasses(
+                arguments, return_remaining_strings=True, look_for_args_file=False
+            )
+        return Arguments(script, training, model, dataset, launch, recipe)
+
+    def error(self, message: str) -> NoReturn:
+        """Raise what `argparse` complains of, in place of printing the usage of some 400 options and exiting."""
+        raise SetupError(f"{message}. See `{self.prog} --help`.")
+
+    def _apply(self, recipe: Recipe, given: set[str]) -> list[str]:
+        """Make the recipe's values the defaults of the options, and return the arguments that are for the launcher."""
+        if "env" in recipe.entries:
+            os.environ.update(_environment(recipe))
+        actions = {action.dest: action for action in self._actions if action.option_strings and action.nargs != 0}
+        hints = {name: hint for kind in self.dataclass_types for name, hint in get_type_hints(kind).items()}
+        for_launcher: list[str] = []
+        errors: list[str] = []
+        for name in recipe.entries:
+            try:
+                if name in hints and name in actions:
+                    actions[name].default = recipe.value(name, actions[name], hints[name])
+                elif name in LaunchOptions.names():
+                    for_launcher += from_recipe(recipe, name)
+                elif name != "env":
+                    errors.append(f"{recipe.where(name)}: {self._unknown(name)}")
+            except SetupError as error:
+                if name not in given:
+                    errors.append(str(error))
+        if errors:
+            raise SetupError("\n".join(errors))
+        return for_launcher
+
+    def _for_launcher(self, rest: list[str]) -> list[str]:
+        """The arguments for the launcher: what is left when this parser has taken its own."""
+        for argument in rest:
+            if not argument.startswith("--"):
+                continue
+            name = argument[2:].split("=")[0]
+            if name.replace("-", "_") not in LaunchOptions.names():
+                raise SetupError(self._unknown(name, prefix="--"))
+        if rest and not rest[0].startswith("--"):
+            raise SetupError(f"The argument {rest[0]!r} belongs to no option. Write `--option value`.")
+        return rest
+
+    def _unknown(self, name: str, prefix: str = "") -> str:
+        known = [action.dest for action in self._actions] + LaunchOptions.names()
+        nearest = difflib.get_close_matches(name.replace("-", "_"), known, n=1)
+        way_out = f"Did you mean `{prefix}{nearest[0]}`?" if nearest else f"`{self.prog} --help` lists all."
+        return f"There is no option `{prefix}{name}`. {way_out}"
+
+
+@contextmanager
+def explained(recipe: Recipe, overridden: set[str] = frozenset()) -> Iterator[None]:  # type: ignore[assignment]
+    """
+    Turn errors of the `with` block that a user can mend into a [`SetupError`] that names the recipe's line.
+
+    Args:
+        recipe ([`Recipe`]):
+            Recipe whose options the errors may be about.
+        overridden (`set[str]`, *optional*):
+            Options that the command line sets, so that the recipe is not to blame.
+    """
+    try:
+        yield
+    except SetupError:
+        raise
+    except (ValueError, ImportError, OSError) as error:
+        message = str(error) or repr(error)
+        blamed = [name for name in _named_options(message, recipe) if name not in overridden]
+        raise SetupError(f"{recipe.where(blamed[0])}: {message}" if blamed else message) from error
+
+
+def _named_options(message: str, recipe: Recipe) -> list[str]:
+    """Options of the recipe that a message names: in backticks, as a word, or with spaces."""
+    words = re.findall(r"`(\w+)`", message) + re.findall(r"\w+", message)
+    spelled_out = [name for name in recipe.entries if "_" in name and name.replace("_", " ") in message]
+    return [word for word in words if word in recipe.entries] + spelled_out
+
+
+def _is_given(action: argparse.Action, arguments: list[str]) -> bool:
+    return any(argument.split("=")[0] in action.option_strings for argument in arguments)
+
+
+def _environment(recipe: Recipe) -> dict[str, str]:
+    values = recipe.plain("env")
+    if not isinstance(values, dict):
+        raise SetupError(f"{recipe.where('env')}: `env` is {values!r}, but it must map variables to values.")
+    return {str(name): str(value) for name, value in values.items()}
+
+
+def _json_mapping(name: str, text: str) -> dict[str, Any]:
+    try:
+        values = json.loads(text)
+    except json.JSONDecodeError:
+        values = None
+    if not isinstance(values, dict):
+        raise ValueError(f"`{name}` is {text!r}, but it must be a mapping. Write it as JSON: '{{\"size\": 100}}'.")
+    return values

@@ -1,0 +1,230 @@
+"""Making what a training needs, from parsed arguments: data, rewards, trainer."""
+
+import functools
+import logging
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from datasets import load_dataset
+from transformers import AutoTokenizer, PreTrainedTokenizerBase
+from transformers.trainer_utils import get_last_checkpoint
+from trl import get_dataset, get_peft_config, get_quantization_config
+from trl import rewards as trl_rewards
+
+from ..data import adapt, drop_long_prompts, load_task
+from ..importing import import_path
+from ..rewards import REWARDS
+from ..trainer import PODSGRPOTrainer
+from ..wall_clock import WallClockCallback
+from .arguments import Arguments
+
+logger = logging.getLogger(__name__)
+
+TRL_REWARDS = ("accuracy_reward", "reasoning_accuracy_reward", "think_format_reward", "get_soft_overlong_punishment")
+
+
+def make_trainer(arguments: Arguments, data: Any) -> PODSGRPOTrainer:
+    """
+    Make the trainer.
+
+    Args:
+        arguments ([`Arguments`]):
+            Parsed arguments.
+        data (`DatasetDict` or `IterableDatasetDict`):
+            What [`load_data`] gave.
+
+    Returns:
+        [`PODSGRPOTrainer`]: The trainer.
+
+    Raises:
+        ValueError: Something that the arguments name is missing or does not fit.
+    """
+    script, training, model = arguments.script, arguments.training, arguments.model
+    training.model_init_kwargs = {
+        "revision": model.model_revision,
+        "trust_remote_code": training.trust_remote_code,
+        "attn_implementation": model.attn_implementation,
+        "dtype": model.dtype,
+        **(training.model_init_kwargs or {}),
+    }
+    seconds = (script.max_seconds, script.save_seconds, script.eval_seconds)
+    wall_clock = WallClockCallback(*seconds) if any(value is not None for value in seconds) else None
+    evaluates = training.eval_strategy != "no" or script.eval_seconds is not None
+    trainer = PODSGRPOTrainer(
+        model=model.model_name_or_path,
+        reward_funcs=load_rewards(arguments),
+        args=training,
+        train_dataset=_split(data, "dataset_train_split", script.dataset_train_split),
+        eval_dataset=_split(data, "dataset_test_split", script.dataset_test_split) if evaluates else None,
+        quantization_config=get_quantization_config(model),
+        peft_config=get_peft_config(model),
+    )
+    if wall_clock is not None:
+        wall_clock.attach(trainer)
+    return trainer
+
+
+def load_setup(arguments: Arguments) -> Callable[[], None] | None:
+    """
+    Import the recipe's `setup_func`.
+
+    Args:
+        arguments ([`Arguments`]):
+            Parsed arguments.
+
+    Returns:
+        `Callable`, *optional*: The function with its arguments in place, or `None` if there is none.
+
+    Raises:
+        ValueError: There is no model to train, or the function cannot be imported.
+    """
+    script, model = arguments.script, arguments.model
+    if model.model_name_or_path is None:
+        raise ValueError("There is no model to train. Set `model_name_or_path`.")
+    if script.setup_func is None:
+        return None
+    set_up = _import_function("setup_func", script.setup_func)
+    kwargs = {} if script.task_kwargs is None else {"task_kwargs": script.task_kwargs}
+    return functools.partial(set_up, model.model_name_or_path, script.dataset_name, **kwargs)
+
+
+def load_data(arguments: Arguments) -> Any:
+    """
+    Load the dataset, or the mixture of datasets, with prompts as TRL takes them.
+
+    Args:
+        arguments ([`Arguments`]):
+            Parsed arguments.
+
+    Returns:
+        `DatasetDict` or `IterableDatasetDict`: Its splits.
+
+    Raises:
+        ValueError: There is none, or the adapter does not fit its columns.
+    """
+    script, training = arguments.script, arguments.training
+    with training.main_process_first(desc="data"):  # the others find it in the cache
+        data = _load(arguments)
+        if script.dataset_adapter is not None:
+            data = adapt(
+                data,
+                script.dataset_adapter,
+                conversational=_load_tokenizer(arguments).chat_template is not None,
+                system_prompt=script.system_prompt,
+                question_column=script.question_column,
+                answer_column=script.answer_column,
+            )
+        if script.max_prompt_length is not None:
+            data = drop_long_prompts(data, _load_tokenizer(arguments), script.max_prompt_length)
+    return data
+
+
+def load_rewards(arguments: Arguments) -> list[Any]:
+    """
+    Load the reward model and the reward functions.
+
+    Args:
+        arguments ([`Arguments`]):
+            Parsed arguments.
+
+    Returns:
+        `list`: Names of models and functions, as the trainer takes them.
+
+    Raises:
+        ValueError: There is none, or one cannot be found.
+    """
+    model, names = arguments.script.reward_model_name_or_path, arguments.script.reward_funcs
+    if not model and not names:
+        raise ValueError(
+            "There is nothing to reward completions by. Set `reward_funcs` to names or import paths, or "
+            "`reward_model_name_or_path`."
+        )
+    return [*([model] if model else []), *map(_load_reward, names or [])]
+
+
+def checkpoint_to_resume(arguments: Arguments) -> str | None:
+    """
+    Find the checkpoint that `resume_from_checkpoint` means: a folder, or `true` for the last one in `output_dir`.
+
+    Args:
+        arguments ([`Arguments`]):
+            Parsed arguments.
+
+    Returns:
+        `str`, *optional*: Folder of the checkpoint, or `None` to start anew.
+
+    Raises:
+        ValueError: There is no such checkpoint.
+    """
+    training = arguments.training
+    wanted = str(training.resume_from_checkpoint or "no")
+    if wanted.lower() in ("no", "false", "none"):
+        return None
+    if wanted.lower() not in ("true", "yes"):
+        if not Path(wanted).is_dir():
+            raise ValueError(
+                f"`resume_from_checkpoint` is {wanted!r}, but there is no such folder. Give the folder of a "
+                "checkpoint, or `true` for the last one in `output_dir`."
+            )
+        return wanted
+    last = get_last_checkpoint(training.output_dir) if Path(training.output_dir).is_dir() else None
+    if last is None:
+        raise ValueError(
+            f"`resume_from_checkpoint` is true, but `output_dir` ({training.output_dir!r}) holds no checkpoint. Give "
+            "the folder of one, or leave it out to start anew."
+        )
+    return last
+
+
+def _load(arguments: Arguments) -> Any:
+    script = arguments.script
+    if arguments.dataset.datasets:
+        if script.dataset_name is not None:
+            logger.warning("`datasets` and `dataset_name` are both set. The latter is ignored, as by `trl grpo`.")
+        return get_dataset(arguments.dataset)
+    if script.dataset_name is None:
+        raise ValueError("There is no data to train on. Set `dataset_name` or `datasets`.")
+    if script.dataset_adapter == "reasoning_gym":
+        return load_task(script.dataset_name, script.task_kwargs)  # type: ignore[arg-type]  # no text any more
+    return load_dataset(script.dataset_name, name=script.dataset_config, streaming=script.dataset_streaming)
+
+
+def _load_tokenizer(arguments: Arguments) -> PreTrainedTokenizerBase:
+    model = arguments.model
+    return AutoTokenizer.from_pretrained(
+        model.model_name_or_path,
+        revision=model.model_revision,
+        trust_remote_code=arguments.training.trust_remote_code,
+    )
+
+
+def _split(data: Any, option: str, name: str) -> Any:
+    if name not in data:
+        raise ValueError(f"`{option}` is {name!r}, but the dataset has the splits {list(data)}. Name one of them.")
+    return data[name]
+
+
+def _load_reward(name: str) -> Callable:
+    if "." in name:
+        return _import_function("reward_funcs", name)
+    if name in REWARDS:
+        return REWARDS[name]
+    if name == "get_soft_overlong_punishment":  # with the values that `trl grpo` gives it
+        return trl_rewards.get_soft_overlong_punishment(max_completion_len=1280, soft_punish_cache=256)
+    if name not in TRL_REWARDS:
+        raise ValueError(
+            f"`reward_funcs`: there is no reward function {name!r}. Choose one of {sorted([*REWARDS, *TRL_REWARDS])}, "
+            "or give a dotted import path such as 'my_rewards.my_reward'."
+        )
+    return getattr(trl_rewards, name)
+
+
+def _import_function(option: str, path: str) -> Callable:
+    try:
+        function = import_path(path)
+    except Exception as error:  # whatever the module does when it is imported
+        raise ValueError(f"`{option}`: {path!r} cannot be imported: {error!r}. Check its import path.") from error
+    if not callable(function):
+        raise ValueError(f"`{option}`: {path!r} is {function!r}, not a function. Name a function.")
+    return function
