@@ -157,6 +157,7 @@ def test_a_dry_run_says_what_would_be_trained_and_trains_nothing(in_tmp, model_p
         ({"optim": "adamw"}, r"recipe.yaml:\d+: `optim` is 'adamw', but it must be a known value, such as \['adamw"),
         ({"num_processes": "two"}, "invalid int value: 'two'"),
         ({"accelerate_config": "zero9"}, "`accelerate_config`: .*zero9"),
+        ({"dataset_adapter": "gsm8"}, r"recipe.yaml:\d+: `dataset_adapter` is 'gsm8'.*Did you mean 'gsm8k'"),
         ({"task_kwargs": "[1]"}, "`task_kwargs` is .* must be a mapping"),
         ({"max_seconds": -1}, "`max_seconds` is -1"),
     ],

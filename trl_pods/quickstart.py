@@ -23,6 +23,7 @@ import torch
 from rich.console import Console
 from transformers import AutoModelForCausalLM, AutoTokenizer, set_seed
 
+from .recipe import SetupError
 from .scripts import grpo
 from .start_models import Problem, make_start_model, shuffled
 
@@ -105,7 +106,7 @@ def _clear(folder: Path, made: tuple[Path, ...]) -> None:
     mark = folder / ".trl_pods_quickstart"
     in_the_way = [str(path) for path in made if path.exists()]
     if in_the_way and not mark.exists():
-        raise ValueError(
+        raise SetupError(
             f"`--output_dir` is {str(folder)!r}, where {in_the_way} exist that no quickstart has made. Choose another "
             "folder."
         )

@@ -57,6 +57,23 @@ def list_adapters() -> dict[str, str]:
     return {name: adapter.summary for name, adapter in ADAPTERS.items()}
 
 
+def check_adapter(name: str) -> None:
+    """
+    Check that there is an adapter of that name.
+
+    Args:
+        name (`str`):
+            Name of an adapter.
+
+    Raises:
+        ValueError: There is none.
+    """
+    if name not in ADAPTERS:
+        nearest = difflib.get_close_matches(name, ADAPTERS, n=1)
+        hint = f"Did you mean {nearest[0]!r}?" if nearest else "Choose one of them."
+        raise ValueError(f"`dataset_adapter` is {name!r}, but the adapters are {list(ADAPTERS)}. {hint}")
+
+
 def adapt(
     dataset: AnyDataset,
     adapter: str,
@@ -107,10 +124,7 @@ def adapt(
 
     ```
     """
-    if adapter not in ADAPTERS:
-        nearest = difflib.get_close_matches(adapter, ADAPTERS, n=1)
-        hint = f"Did you mean {nearest[0]!r}?" if nearest else "Choose one of them."
-        raise ValueError(f"`dataset_adapter` is {adapter!r}, but the adapters are {list(ADAPTERS)}. {hint}")
+    check_adapter(adapter)
     chosen = ADAPTERS[adapter]
     if answer_column is not None and chosen.answer is None:
         raise ValueError(f"`answer_column` does not go with the adapter {adapter!r}, which has no answers. Remove it.")

@@ -19,6 +19,7 @@ from trl import DatasetMixtureConfig, ModelConfig, TrlParser
 from trl.scripts.grpo import GRPOScriptArguments
 
 from ..config import PODSGRPOConfig
+from ..data import check_adapter
 from ..recipe import Recipe, SetupError
 from .launch import LaunchOptions, from_recipe, planned_world_size
 
@@ -104,6 +105,8 @@ class PODSScriptArguments(GRPOScriptArguments):
     def __post_init__(self) -> None:
         if isinstance(self.task_kwargs, str):
             self.task_kwargs = _json_mapping("task_kwargs", self.task_kwargs)
+        if self.dataset_adapter is not None:
+            check_adapter(self.dataset_adapter)
 
 
 class Arguments(NamedTuple):
