@@ -7,9 +7,8 @@ import math
 import pytest
 import tiny
 import torch
-import trl
-from packaging.version import Version
 from recording import assert_aligned, expected_score, groups_of, make_trainer, number_in, score
+from versions import takes_async_callables
 
 from trl_pods.learning_signal import PATIENCE
 from trl_pods.rewards import REWARDS, accuracy_reward, format_reward
@@ -186,11 +185,7 @@ class AsyncReward(Recorder):
         return super().__call__(**kwargs)
 
 
-# TRL awaits callable objects since https://github.com/huggingface/trl/pull/7213.
-NEEDS_TRL_1_16 = pytest.mark.skipif(Version(trl.__version__) < Version("1.16"), reason="needs TRL 1.16")
-
-
-@pytest.mark.parametrize("form", ["function", pytest.param("callable object", marks=NEEDS_TRL_1_16)])
+@pytest.mark.parametrize("form", ["function", pytest.param("callable object", marks=takes_async_callables)])
 def test_case_31_async_rewards_work_inside_a_running_loop_as_in_a_notebook(form, model_path, tmp_path):
     reward = AsyncReward(lambda i, number, ids: score(number, number, ids))
 

@@ -4,6 +4,7 @@ import tiny
 import tiny_tools
 from datasets import Dataset
 from recording import assert_aligned, make_trainer, score, train_with_tools
+from versions import ends_turns_at_any_stop_token
 
 
 class Counter:
@@ -56,6 +57,7 @@ def reward_of_counter(row: dict) -> float:
     return score(row["number"], *tiny_tools.calls_in(row["completion"])[:2])
 
 
+@ends_turns_at_any_stop_token
 def test_an_environment_rewards_its_own_row(tool_model_path, tmp_path):
     trainer = train_with_tools(tool_model_path, None, tmp_path, tool="count", environment_factory=Counter)
     for inputs in trainer.trained:
@@ -64,6 +66,7 @@ def test_an_environment_rewards_its_own_row(tool_model_path, tmp_path):
     assert_aligned(trainer, reward_of=reward_of_counter)
 
 
+@ends_turns_at_any_stop_token
 def test_reward_functions_see_the_environment_of_each_rollout(tool_model_path, tmp_path):
     def state(environments, target, completion_ids, **kwargs):
         assert [environment.target for environment in environments] == target
@@ -79,6 +82,7 @@ def test_reward_functions_see_the_environment_of_each_rollout(tool_model_path, t
     assert_aligned(trainer, reward_of=reward_of)
 
 
+@ends_turns_at_any_stop_token
 def test_each_row_keeps_the_environment_that_it_names(tool_model_path, tmp_path):
     def judge_echo(environments, completion_ids, **kwargs):
         return [

@@ -84,18 +84,16 @@ class ReplayingGRPO(_Recording, GRPOTrainer):
         return [list(ids) for ids in completion_ids], None
 
 
-@pytest.mark.parametrize("loss_type", LOSS_TYPES)
-@pytest.mark.parametrize("rule", ["max_variance", "random"])
-def test_n_greater_m_updates_as_grpo_does_on_the_kept_rows(loss_type, rule, model_path, tmp_path):
+def assert_same_update(model_path, tmp_path, rule="max_variance", **arguments):
+    """Train with n > m, then plain GRPO on the very rows that were kept: the same parameters, but for rounding."""
     arguments = {
-        "loss_type": loss_type,
         "beta": 0.1,
         "num_iterations": 2,
         "steps_per_generation": 2,
         "gradient_accumulation_steps": 2,
         "per_device_train_batch_size": 4,
         "max_steps": 3,
-    }
+    } | arguments
     pods = RecordingPODS(
         model=model_path,
         reward_funcs=tiny.distinct_characters,
@@ -104,6 +102,7 @@ def test_n_greater_m_updates_as_grpo_does_on_the_kept_rows(loss_type, rule, mode
         ),
         train_dataset=tiny.make_dataset(),
     )
+    start = tiny.trained_parameters(pods)
     pods.train()
     grpo = ReplayingGRPO(
         model=model_path,
@@ -114,8 +113,33 @@ def test_n_greater_m_updates_as_grpo_does_on_the_kept_rows(loss_type, rule, mode
     grpo.replay = pods.recorded
     grpo.train()
     expected, found = tiny.trained_parameters(grpo), tiny.trained_parameters(pods)
+    assert any(not torch.equal(start[name], found[name]) for name in found), "nothing was trained"
     for name in expected:
         torch.testing.assert_close(found[name], expected[name], rtol=0, atol=1e-7, msg=name)
+
+
+@pytest.mark.parametrize("loss_type", LOSS_TYPES)
+@pytest.mark.parametrize("rule", ["max_variance", "random"])
+def test_n_greater_m_updates_as_grpo_does_on_the_kept_rows(loss_type, rule, model_path, tmp_path):
+    assert_same_update(model_path, tmp_path, rule, loss_type=loss_type)
+
+
+@pytest.mark.parametrize(
+    "option",
+    [
+        {"importance_sampling_level": "sequence"},
+        {"delta": 1.5},
+        {"top_entropy_quantile": 0.5},
+        {"entropy_coef": 0.01},
+        {"sync_ref_model": True, "ref_model_sync_steps": 1},
+        {"use_bias_correction_kl": True},
+        {"mask_truncated_completions": True, "max_completion_length": 24},
+        {"scale_rewards": "batch"},
+    ],
+    ids=lambda option: next(iter(option)),
+)
+def test_options_of_the_update_do_as_in_grpo_on_the_kept_rows(option, model_path, tmp_path):
+    assert_same_update(model_path, tmp_path, **option)
 
 
 class CountingPODS(PODSGRPOTrainer):

@@ -18,6 +18,7 @@ from recording import (
     score,
 )
 from transformers import LlamaConfig, LlamaForSequenceClassification
+from versions import takes_async_callables
 
 
 @pytest.fixture
@@ -63,7 +64,7 @@ class AsyncJudge(Judge):
         return super().__call__(**kwargs)
 
 
-@pytest.mark.parametrize("form", ["function", "callable class"])
+@pytest.mark.parametrize("form", ["function", pytest.param("callable class", marks=takes_async_callables)])
 def test_async_rewards_keep_their_rows(form, model_path, judge, tmp_path):
     async def async_function(**kwargs):
         await asyncio.sleep(0)

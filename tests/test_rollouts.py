@@ -8,6 +8,7 @@ import tiny
 import tiny_tools
 import torch
 from recording import Judge, assert_aligned, make_trainer, number_in, score, train_with_tools
+from versions import ends_turns_at_any_stop_token
 
 # Tools
 
@@ -55,6 +56,7 @@ def assert_tool_mask_marks_what_the_tool_said(trainer) -> int:
     return num_results
 
 
+@ends_turns_at_any_stop_token
 @pytest.mark.parametrize("tool", [times_seven, times_seven_later])
 def test_tool_results_are_masked_in_the_rows_that_called(tool, tool_model_path, tmp_path):
     judge = Judge()
