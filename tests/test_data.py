@@ -281,3 +281,30 @@ def test_it_is_an_error_if_all_prompts_are_too_long():
     data = Dataset.from_dict({"prompt": ["aaa", "aaaa"]})
     with pytest.raises(ValueError, match=r"All 2 prompts are longer than `max_prompt_length` \(2 tokens\)\. Raise it"):
         drop_long_prompts(data, tiny.make_tokenizer(), 2)
+
+
+def test_numbers_written_by_hand_or_as_floats_are_solutions():
+    rows = Dataset.from_list([{"question": "q", "answer": value} for value in (72.0, 1e-5, float("nan"))])
+    assert adapt(rows, "question_answer", conversational=False)["solution"][:] == ["72", "0.00001", None]
+    boxes = [{"problem": "p", "solution": text} for text in (r"$\boxed 5$.", r"\boxed{6}", r"\boxed\frac12")]
+    adapted = adapt(Dataset.from_list(boxes), "math", conversational=False)
+    assert adapted["solution"][:] == ["5", "6", r"\frac12"]
+
+
+def test_an_empty_split_stays_empty():
+    rows = Dataset.from_list([{"question": "q", "answer": "1"}])
+    data = adapt(DatasetDict({"train": rows, "test": rows.select([])}), "question_answer", conversational=True)
+    assert len(data["test"]) == 0
+    assert data["test"].column_names == data["train"].column_names
+
+
+@pytest.mark.parametrize(
+    ("task", "task_kwargs"),
+    [
+        ("spell_backward", {"min_word_len": 300, "max_word_len": 400}),
+        ("chain_sum", {5: 5, "foo": 1}),
+    ],
+)
+def test_settings_that_fail_while_problems_are_made_are_refused(task, task_kwargs):
+    with pytest.raises(ValueError, match=f"task.*{task}"):
+        load_task(task, task_kwargs)

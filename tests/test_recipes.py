@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 import samples
 import yaml
+from commands import recipe, run
 
 from trl_pods.scripts import grpo
 from trl_pods.scripts.arguments import RecipeParser
@@ -33,6 +34,14 @@ def published(tmp_path_factory) -> dict[str, Path]:
         for split in ("train", "test"):
             (folders[name] / f"{split}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     return folders
+
+
+def test_the_accelerate_config_for_a_cpu_starts_two_processes(in_tmp, model_path):
+    config = str(RECIPES / "accelerate" / "two_cpu_processes.yaml")
+    path = recipe(in_tmp, model_path, accelerate_config=config, per_device_train_batch_size=4)
+    done = run("grpo", "--config", path, "--max_steps", 1, cwd=in_tmp)
+    assert done.returncode == 0, done.stderr
+    assert "8 rows trained (4 per prompt), 4 rows per micro-batch and process" in done.stderr
 
 
 def values_of(name: str) -> dict:

@@ -322,3 +322,19 @@ def test_the_registry_holds_those_that_trl_does_not_have():
 def test_importing_them_does_not_wait_for_torch():
     code = "import sys, trl_pods.rewards; assert not {'torch', 'math_verify', 'reasoning_gym'} & sys.modules.keys()"
     subprocess.run([sys.executable, "-c", code], check=True)
+
+
+@pytest.mark.parametrize(
+    ("completion", "solution", "reward"),
+    [
+        ("7 " * 2000 + "so the answer is 12", "12", 1.0),  # of a long text only the end is read
+        ("x" * 50_000, "12", 0.0),
+        ("0.00001", "1e-05", 1.0),
+        ("100000", "1e5", 1.0),
+        ("90°", "90", 1.0),
+        ("<think>it is 7", "7", 0.0),  # a thought that was cut is no answer
+        ("<think>it is 7</think> So 8.", "8", 1.0),
+    ],
+)
+def test_an_answer_is_read_from_the_end_and_outside_of_the_thought(completion, solution, reward):
+    assert accuracy_reward([completion], solution=[solution]) == [reward]

@@ -13,6 +13,9 @@ from typing import Any
 from datasets import Dataset
 from trl import GRPOConfig
 
+# TRL gives a colocated engine batches of 4096 tokens, and vLLM refuses to take more sequences at once than that.
+MAX_VLLM_SEQUENCES = 4096
+
 
 def prompts_per_generation(args: GRPOConfig) -> int:
     """
@@ -147,11 +150,15 @@ def sized_for_rollouts(args: GRPOConfig) -> Iterator[None]:
             Resolved training arguments with `num_rollouts`. Changed inside the `with` block only.
     """
     num_rows = prompts_per_generation(args) * args.num_rollouts
+    steps = -(-num_rows // (args.per_device_train_batch_size * args.world_size))
+    if args.use_vllm:  # what does not fit at once waits in the engine
+        limit = MAX_VLLM_SEQUENCES // (args.per_device_train_batch_size * args.vllm_tensor_parallel_size)
+        steps = max(args.steps_per_generation, min(steps, limit))
     shown = {
         "num_generations": args.num_rollouts,
         "num_generations_eval": args.num_generations_eval or args.num_generations,
         "generation_batch_size": num_rows,
-        "steps_per_generation": -(-num_rows // (args.per_device_train_batch_size * args.world_size)),
+        "steps_per_generation": steps,
     }
     actual = {name: getattr(args, name) for name in shown}
     for name, value in shown.items():

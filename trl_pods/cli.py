@@ -45,7 +45,7 @@ def main(arguments: list[str] | None = None) -> None:
 
 
 def _grpo(arguments: list[str]) -> None:
-    if "--dry_run" in arguments or "--dry-run" in arguments:
+    if any(argument.split("=")[0].replace("-", "_") == "__dry_run" for argument in arguments):
         os.environ["HF_HUB_OFFLINE"] = "1"  # read when the libraries are imported
     from .scripts.grpo import main as train
 

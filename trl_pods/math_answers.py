@@ -10,10 +10,14 @@ import importlib.util
 import logging
 import re
 import threading
+from decimal import Decimal
 from typing import Any
 
 from .latex import last_boxed
 
+LONGEST = (
+    300  # characters of an answer that are read, its last, because reading takes time that grows with their number
+)
 PARSE_SECONDS = 5  # longest time for reading one answer
 VERIFY_SECONDS = 5  # longest time for comparing two
 
@@ -25,6 +29,7 @@ _DOLLARS = re.compile(r"^\$+([^$]+)\$+$")  # delimiters of a formula
 _CURRENCY = re.compile(r"^([-+]?)\s*\\?\$\s*(?=[\d.])")
 _SEPARATOR = r"(?:,|,?\\[,!; ]|\{,\}|[ \u00a0\u202f])"  # of thousands
 _GROUPED = re.compile(rf"^[-+]?\d{{1,3}}(?:{_SEPARATOR}\d{{3}})+(?:\.\d+)?(?:\\?%)?$")
+_EXPONENT = re.compile(r"^[-+]?\d{1,16}(?:\.\d{1,16})?[eE][-+]?\d{1,2}$")
 _MIXED_NUMBER = re.compile(r"^([-+]?\d+) +(\d+)/(\d+)$")
 _WORD = re.compile(r"^[A-Za-z]{3,}$")
 
@@ -70,7 +75,7 @@ def parse_answer(answer: str) -> list[Any]:
         ImportError: math-verify is not installed.
     """
     math_verify = _math_verify()
-    answer = _normalized(answer)
+    answer = _normalized(answer[-LONGEST:])
     if not any(map(str.isalnum, answer)):
         return []
     is_formula = _PROSE.search(_LATEX_COMMAND.sub("", answer)) is None
@@ -101,11 +106,13 @@ def is_same_answer(gold: list[Any], answer: list[Any]) -> bool:
 def _normalized(answer: str) -> str:
     """Leave out what stands around a number or formula, and the separators of thousands."""
     answer = answer.strip().strip("*").strip()
-    answer = re.sub(r"(?<=[\w)}%$])\.$", "", answer)
+    answer = re.sub(r"(?<=[\w)}%$])\.$", "", answer).removesuffix("°")
     answer = _DOLLARS.sub(r"\1", answer)
     answer = _CURRENCY.sub(r"\1", answer).strip()
     if _GROUPED.match(answer):
         return re.sub(_SEPARATOR, "", answer)
+    if _EXPONENT.match(answer):
+        return format(Decimal(answer), "f")
     answer = _MIXED_NUMBER.sub(r"\1\\frac{\2}{\3}", answer)  # not read by math-verify
     return _WORD.sub(r"\\text{\g<0>}", answer)  # not a product of letters
 

@@ -65,12 +65,14 @@ class Recipe:
         self.entries: dict[str, Entry] = {}  # by option, in the file's order
         if path is None:
             return
-        self._loader = _Loader(_text_of(path))
         try:
+            self._loader = _Loader(_text_of(path))
             root = self._loader.get_single_node()
         except yaml.MarkedYAMLError as error:
             line = error.problem_mark.line + 1 if error.problem_mark else 1
             raise SetupError(f"{path}:{line}: this is not valid YAML: {error.problem}.") from error
+        except yaml.YAMLError as error:  # a character that YAML does not allow
+            raise SetupError(f"{path}: this is not valid YAML: {error}.") from error
         if not isinstance(root, yaml.MappingNode | None):
             raise SetupError(f"{path}: a recipe is a mapping. Write one `option: value` a line.")
         for key, value in root.value if root else ():
@@ -103,7 +105,30 @@ class Recipe:
         Returns:
             `Any`: The value.
         """
-        return self._loader.construct_object(self.entries[name].node, deep=True)
+        try:
+            return self._loader.construct_object(self.entries[name].node, deep=True)
+        except (yaml.YAMLError, ValueError) as error:
+            raise SetupError(f"{self.where(name)}: `{name}` cannot be read: {error}.") from error
+
+    def texts(self, name: str) -> dict[str, str]:
+        """
+        Give the value of an option that maps names to texts, as they are written.
+
+        Args:
+            name (`str`):
+                Name of an option of the recipe.
+
+        Returns:
+            `dict[str, str]`: The texts.
+
+        Raises:
+            ValueError: It is no such mapping.
+        """
+        node = self.entries[name].node
+        parts = [part for pair in node.value for part in pair] if isinstance(node, yaml.MappingNode) else [None]
+        if not all(isinstance(part, yaml.ScalarNode) for part in parts):
+            raise ValueError("it is no mapping of names to texts")
+        return {key.value: value.value for key, value in node.value}
 
     def text(self, name: str) -> str:
         """
@@ -157,6 +182,8 @@ class Recipe:
     def _item(self, node: yaml.Node, action: argparse.Action, types: set[type]) -> Any:
         if isinstance(node, yaml.ScalarNode):
             return self._scalar(node, action, types - {type(None)})
+        if action.type in (str, int, float):
+            raise ValueError
         return self._loader.construct_object(node, deep=True)
 
     def _scalar(self, node: yaml.ScalarNode, action: argparse.Action, types: set[type]) -> Any:

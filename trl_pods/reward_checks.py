@@ -14,6 +14,8 @@ from typing import Any
 
 import torch
 
+from .recipe import SetupError
+
 # What TRL passes to every reward function beside the columns of the dataset.
 _FROM_TRL = ("prompts", "completions", "completion_ids", "trainer_state", "log_extra", "log_metric", "environments")
 
@@ -28,7 +30,7 @@ def checked_rewards(trainer: Any) -> Iterator[None]:
             Trainer whose `reward_funcs` are replaced inside the `with` block. Reward models are left as they are.
 
     Raises:
-        ValueError: See [`check_signature`] and [`check_rewards`].
+        SetupError: See [`check_signature`] and [`check_rewards`].
     """
     named = list(zip(trainer.reward_func_names, trainer.reward_funcs, strict=True))
     functions = [(name, function) for name, function in named if not isinstance(function, torch.nn.Module)]
@@ -68,16 +70,18 @@ def check_signature(name: str, function: Callable, keywords: tuple[str, ...], *,
             Whether `remove_unused_columns` is set.
 
     Raises:
-        ValueError: It needs a column that is not there, or does not take all that TRL passes.
+        SetupError: It needs a column that is not there, or does not take all that TRL passes.
 
     Example:
 
     ```python
     >>> from trl_pods.reward_checks import check_signature
 
-    >>> check_signature("mine", lambda completions: [], ("prompts", "completions"))
-    Traceback (most recent call last):
-    ValueError: The reward function 'mine' does not take ['prompts'], but TRL passes them. Add `**kwargs` to it.
+    >>> try:
+    ...     check_signature("mine", lambda completions: [], ("prompts", "completions"))
+    ... except ValueError as error:
+    ...     print(error)
+    The reward function 'mine' does not take ['prompts'], but TRL passes them. Add `**kwargs` to it.
 
     ```
     """
@@ -88,7 +92,7 @@ def check_signature(name: str, function: Callable, keywords: tuple[str, ...], *,
     try:
         signature.bind(**dict.fromkeys(keywords))
     except TypeError as error:
-        raise ValueError(_why_not_callable(name, signature, keywords, error, columns_removed)) from None
+        raise SetupError(_why_not_callable(name, signature, keywords, error, columns_removed)) from None
 
 
 def check_rewards(name: str, rewards: Any, num_completions: int) -> list[float]:
@@ -107,7 +111,7 @@ def check_rewards(name: str, rewards: Any, num_completions: int) -> list[float]:
         `list[float]`: The rewards in float32, as TRL takes them, NaN for `None`.
 
     Raises:
-        ValueError: It returned something else.
+        SetupError: It returned something else.
 
     Example:
 
@@ -121,19 +125,19 @@ def check_rewards(name: str, rewards: Any, num_completions: int) -> list[float]:
     """
     if inspect.iscoroutine(rewards):
         rewards.close()
-        raise ValueError(
+        raise SetupError(
             f"The reward function {name!r} returned a coroutine, which TRL does not await. Declare it as an "
             "`async def` function; an object with an async `__call__` needs TRL 1.16."
         )
     if isinstance(rewards, str | bytes | Mapping | Set):
-        raise ValueError(_wrong_return(name, rewards))
+        raise SetupError(_wrong_return(name, rewards))
     try:
         iterator = iter(rewards)
     except TypeError:
-        raise ValueError(_wrong_return(name, rewards)) from None
+        raise SetupError(_wrong_return(name, rewards)) from None
     values = [torch.nan if reward is None else reward for reward in iterator]  # a generator may raise its own error
     if len(values) != num_completions:
-        raise ValueError(
+        raise SetupError(
             f"The reward function {name!r} returned {len(values)} rewards, but {num_completions} were expected: "
             f"{_describe(rewards)}. Return one number or `None` per completion; in training there are `num_rollouts` "
             "of each prompt."
@@ -141,7 +145,7 @@ def check_rewards(name: str, rewards: Any, num_completions: int) -> list[float]:
     numbers = _as_numbers(values)
     if numbers is None:
         i = next((i for i, value in enumerate(values) if _as_numbers([value]) is None), 0)
-        raise ValueError(_wrong_return(name, values[i], f" as the reward of completion {i}"))
+        raise SetupError(_wrong_return(name, values[i], f" as the reward of completion {i}"))
     return numbers
 
 

@@ -26,10 +26,11 @@ def accuracy_reward(
     r"""
     Reward a completion whose answer equals the solution, as math-verify compares them.
 
-    The answer of a completion is what its last `<answer>...</answer>` holds, of that what follows the last `####`, and
-    of that what the last `\boxed{...}` holds; each step is left out where there is nothing of the kind. The answer in
-    a solution is found alike, but for `<answer>`. What is then left is read as a formula, or, if it is more than that,
-    searched for one by math-verify. `1,234` equals `1234`, `\$5` equals `5`, `\frac{1}{2}` equals `0.5`, and `50%`
+    The answer of a completion is what its last `<answer>...</answer>` holds, or what follows its thought where it has
+    one but no such tag; of that what follows the last `####`, and of that what the last `\boxed{...}` holds; each step
+    is left out where there is nothing of the kind. The answer in a solution is found alike, but for the tags. What is
+    then left is read as a formula, or, if it is more than that, searched for one by math-verify, in its last 300
+    characters. `1,234` equals `1234`, `\$5` equals `5`, `\frac{1}{2}` equals `0.5`, `1e3` equals `1000`, and `50%`
     equals both `50` and `0.5`.
 
     Reading and comparing an answer takes at most 5 seconds each. Outside the main thread it takes as long as it takes,
@@ -201,7 +202,9 @@ def _text_of(completion: Any) -> str:
 
 def _last_answer_tag(text: str) -> str:
     answers = _ANSWER.findall(text)
-    return answers[-1] if answers else text
+    if answers:
+        return answers[-1]
+    return text.partition("</think>")[2] if "<think>" in text else text  # a thought is no answer, nor one that was cut
 
 
 def _with_prefilled_tags(completions: list, prompts: list | None) -> list[str]:

@@ -16,6 +16,8 @@ from transformers.trainer_callback import ExportableState
 from transformers.trainer_utils import has_length
 from trl import GRPOConfig
 
+from .recipe import SetupError
+
 METRIC = "pods/train_seconds"
 
 
@@ -182,7 +184,7 @@ class WallClockCallback(TrainingClock, ExportableState):
             for attribute, value in state.stateful_callbacks.get(name, {}).get("attributes", {}).items():
                 setattr(self, attribute, value)
         if self.max_seconds is not None and self.seconds >= self.max_seconds:
-            raise ValueError(
+            raise SetupError(
                 f"`max_seconds` is {self.max_seconds!r}, but the checkpoint has been trained for {self.seconds:.1f} "
                 "seconds. Raise `max_seconds` to train on."
             )

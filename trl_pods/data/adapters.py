@@ -2,9 +2,11 @@
 
 import difflib
 import logging
+import re
 from collections.abc import Callable
 from typing import Any, NamedTuple, TypeVar
 
+import numpy as np
 from datasets import Dataset, DatasetDict, Features, IterableDataset, IterableDatasetDict, Value
 
 from ..latex import last_boxed
@@ -24,9 +26,18 @@ class Adapter(NamedTuple):
     reward_columns: tuple[str, ...] = ()
 
 
+_THOUSANDS = re.compile(r"(?<=\d),(?=\d{3}(?!\d))")
+_BARE_BOX = re.compile(r"\\boxed\s*(\d|\\frac\s*\d\s*\d|[^\s{$.,]+)")  # what LaTeX takes without braces
+
+
 def _after_hashes(answer: str) -> str | None:
     _, hashes, gold = answer.rpartition("####")
-    return gold.strip().replace(",", "") if hashes else None
+    return _THOUSANDS.sub("", gold.strip()) if hashes else None
+
+
+def _boxed(solution: str) -> str | None:
+    bare = _BARE_BOX.findall(solution)
+    return last_boxed(solution) or (bare[-1] if bare else None)
 
 
 ADAPTERS = {
@@ -37,7 +48,7 @@ ADAPTERS = {
         r"MATH: `problem`, and a worked `solution` whose last `\boxed{...}` is right.",
         "problem",
         "solution",
-        last_boxed,
+        _boxed,
     ),
     "math_500": Adapter("MATH-500: `problem`, and the right `answer` by itself.", "problem", "answer"),
     "question_answer": Adapter("Any dataset with a `question` and the right `answer`.", "question", "answer"),
@@ -150,7 +161,9 @@ def _adapt(
         made = {"prompt": message if conversational else Value("string")}
         made |= {"solution": Value("string")} if adapter.answer else {}
         features = Features({**features, **made})
-    settings = {
+    if features is not None and not isinstance(dataset, IterableDataset) and len(dataset) == 0:
+        return Dataset.from_dict({column: [] for column in features}, features=features)
+    settings: dict[str, Any] = {
         "adapter": name,
         "question": adapter.question,
         "answer": adapter.answer,
@@ -166,6 +179,27 @@ def _adapt(
                 "They are kept, but rewards that need `solution` cannot score them."
             )
     return adapted
+
+
+def check_prompts(dataset: Any) -> None:
+    """
+    Check that a dataset has prompts, as TRL needs them.
+
+    Args:
+        dataset (dictionary of [`~datasets.Dataset`] or [`~datasets.IterableDataset`]):
+            Splits of the dataset. Streamed ones whose columns are not known are taken as they are.
+
+    Raises:
+        ValueError: A split has no column `prompt`. The message names the adapters that would fit.
+    """
+    for split, part in dataset.items():
+        columns = part.column_names
+        if columns is not None and "prompt" not in columns:
+            fitting = [name for name, a in ADAPTERS.items() if a.answer and {a.question, a.answer} <= set(columns)]
+            raise ValueError(
+                f"The columns of the split {split!r} are {columns}, without `prompt`. Set `dataset_adapter`"
+                + (f" to one of {fitting}." if fitting else f" to one of {list(ADAPTERS)}, or name the columns alike.")
+            )
 
 
 def _check_columns(columns: list[str], name: str, adapter: Adapter, where: str) -> None:
@@ -207,10 +241,11 @@ def _prompt(question: str, conversational: bool, system_prompt: str | None) -> A
 
 
 def _solution(value: Any, column: str, gold: Callable[[str], str | None]) -> str | None:
-    return None if value is None else gold(_text(value, column)) or None
+    is_missing = value is None or value != value  # NaN
+    return None if is_missing else gold(_text(value, column)) or None
 
 
 def _text(value: Any, column: str) -> str:
     if not isinstance(value, str | int | float):
         raise ValueError(f"The column {column!r} holds {value!r}, which is not text. Name another column.")
-    return str(value)
+    return np.format_float_positional(value, trim="-") if isinstance(value, float) else str(value)

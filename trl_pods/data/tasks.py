@@ -125,7 +125,7 @@ def different_entries(name: str, settings: dict[str, Any], seed: int, number: in
     entries: dict[str, dict[str, Any]] = {}
     with _global_randomness(seed):
         for start in range(seed, seed + MAX_ROUNDS * number, number):  # a problem's seed is the task's plus its index
-            for entry in _create(name, settings, start, number):
+            for entry in _generate(name, settings, start, number):
                 entries.setdefault(entry["question"], entry)
                 if len(entries) == number:
                     return list(entries.values())
@@ -145,15 +145,15 @@ def _global_randomness(seed: int) -> Iterator[None]:
         np.random.set_state(numpy_state)
 
 
-def _create(name: str, settings: dict[str, Any], seed: int, size: int) -> Any:
+def _generate(name: str, settings: dict[str, Any], seed: int, size: int) -> Iterator[dict[str, Any]]:
     import reasoning_gym
 
-    unknown = sorted(settings.keys() - set(_fields(name)))
+    unknown = sorted(map(str, settings.keys() - set(_fields(name))))
     if unknown:
         raise ValueError(f"The task {name!r} has no settings {unknown}. In `task_kwargs`, it takes {_fields(name)}.")
     try:
-        return reasoning_gym.create_dataset(name, seed=seed, size=size, **settings)
-    except (AssertionError, TypeError, ValueError) as error:
+        yield from reasoning_gym.create_dataset(name, seed=seed, size=size, **settings)
+    except (AssertionError, TypeError, ValueError, IndexError, RuntimeError) as error:
         raise ValueError(
             f"`task_kwargs` do not suit the task {name!r}: {error}. Check its settings: {_fields(name)}."
         ) from error

@@ -9,18 +9,20 @@ import difflib
 import json
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, NoReturn, get_type_hints
 
 import torch
+from datasets.exceptions import DatasetsError
 from trl import DatasetMixtureConfig, ModelConfig, TrlParser
 from trl.scripts.grpo import GRPOScriptArguments
 
 from ..config import PODSGRPOConfig
 from ..data import check_adapter
 from ..recipe import Recipe, SetupError
+from ..wall_clock import WallClockCallback
 from .launch import LaunchOptions, from_recipe, planned_world_size
 
 
@@ -107,6 +109,20 @@ class PODSScriptArguments(GRPOScriptArguments):
             self.task_kwargs = _json_mapping("task_kwargs", self.task_kwargs)
         if self.dataset_adapter is not None:
             check_adapter(self.dataset_adapter)
+        self._check_adapter_options()
+        WallClockCallback(self.max_seconds, self.save_seconds, self.eval_seconds)  # checks them
+        if self.max_prompt_length is not None and self.max_prompt_length < 1:
+            raise ValueError(f"`max_prompt_length` is {self.max_prompt_length}, but it must be 1 or more.")
+
+    def _check_adapter_options(self) -> None:
+        adapter = self.dataset_adapter
+        for name in ("system_prompt", "question_column", "answer_column"):
+            if getattr(self, name) is not None and adapter is None:
+                raise ValueError(f"`{name}` does nothing without an adapter. Set `dataset_adapter`, or remove it.")
+        if self.task_kwargs is not None and adapter != "reasoning_gym":
+            raise ValueError("`task_kwargs` are for tasks of reasoning-gym. Set `dataset_adapter: reasoning_gym`.")
+        if self.dataset_streaming and adapter == "reasoning_gym":
+            raise ValueError("`dataset_streaming` does not go with tasks of reasoning-gym, which are made. Remove it.")
 
 
 class Arguments(NamedTuple):
@@ -161,8 +177,10 @@ class RecipeParser(TrlParser):
         for_launcher = [*self._apply(recipe, given), *self._for_launcher(rest)]
         if namespace.dry_run and not torch.accelerator.is_available():
             self.set_defaults(use_cpu=True)  # so that recipes for GPUs can be tried anywhere
-        launch = LaunchOptions(for_launcher, use_cpu=self.parse_known_args(arguments)[0].use_cpu)
-        with planned_world_size(launch.num_processes), explained(recipe, overridden=given):
+        with explained(recipe):
+            use_cpu = self.parse_known_args(arguments)[0].use_cpu
+            launch = LaunchOptions(for_launcher, use_cpu=use_cpu, in_new_process="env" in recipe.entries)
+        with planned_world_size(launch.num_processes), explained(recipe, given, TypeError):
             script, training, model, dataset, *_ = self.parse_args_into_dataclasses(
                 arguments, return_remaining_strings=True, look_for_args_file=False
             )
@@ -175,24 +193,24 @@ class RecipeParser(TrlParser):
     def _apply(self, recipe: Recipe, given: set[str]) -> list[str]:
         """Make the recipe's values the defaults of the options, and return the arguments that are for the launcher."""
         if "env" in recipe.entries:
-            os.environ.update(_environment(recipe))
+            _set_environment(recipe)
         actions = {action.dest: action for action in self._actions if action.option_strings and action.nargs != 0}
         hints = {name: hint for kind in self.dataclass_types for name, hint in get_type_hints(kind).items()}
         for_launcher: list[str] = []
         errors: list[str] = []
-        for name in recipe.entries:
+        for name in recipe.entries.keys() - {"env"}:
             try:
                 if name in hints and name in actions:
                     actions[name].default = recipe.value(name, actions[name], hints[name])
                 elif name in LaunchOptions.names():
                     for_launcher += from_recipe(recipe, name)
-                elif name != "env":
+                else:
                     errors.append(f"{recipe.where(name)}: {self._unknown(name)}")
             except SetupError as error:
                 if name not in given:
                     errors.append(str(error))
         if errors:
-            raise SetupError("\n".join(errors))
+            raise SetupError("\n".join(sorted(errors, key=_line_of)))
         return for_launcher
 
     def _for_launcher(self, rest: list[str]) -> list[str]:
@@ -208,49 +226,59 @@ class RecipeParser(TrlParser):
         return rest
 
     def _unknown(self, name: str, prefix: str = "") -> str:
-        known = [action.dest for action in self._actions] + LaunchOptions.names()
+        dests = {action.dest for action in self._actions} - {"help", "config"}
+        known = [*sorted(dests), *LaunchOptions.names()]
         nearest = difflib.get_close_matches(name.replace("-", "_"), known, n=1)
         way_out = f"Did you mean `{prefix}{nearest[0]}`?" if nearest else f"`{self.prog} --help` lists all."
         return f"There is no option `{prefix}{name}`. {way_out}"
 
 
 @contextmanager
-def explained(recipe: Recipe, overridden: set[str] = frozenset()) -> Iterator[None]:  # type: ignore[assignment]
+def explained(recipe: Recipe, overridden: Collection[str] = (), *more: type[Exception]) -> Iterator[None]:
     """
     Turn errors of the `with` block that a user can mend into a [`SetupError`] that names the recipe's line.
 
     Args:
         recipe ([`Recipe`]):
             Recipe whose options the errors may be about.
-        overridden (`set[str]`, *optional*):
+        overridden (`Collection[str]`, *optional*):
             Options that the command line sets, so that the recipe is not to blame.
+        *more (`type[Exception]`):
+            Kinds of exceptions to turn, beside `ValueError`, `ImportError`, `OSError` and those of datasets.
     """
     try:
         yield
     except SetupError:
         raise
-    except (ValueError, ImportError, OSError) as error:
+    except (ValueError, ImportError, OSError, DatasetsError, *more) as error:
         message = str(error) or repr(error)
-        blamed = [name for name in _named_options(message, recipe) if name not in overridden]
-        raise SetupError(f"{recipe.where(blamed[0])}: {message}" if blamed else message) from error
+        blamed = _named_option(message, recipe, overridden)
+        raise SetupError(f"{recipe.where(blamed)}: {message}" if blamed else message) from error
 
 
-def _named_options(message: str, recipe: Recipe) -> list[str]:
-    """Options of the recipe that a message names: in backticks, as a word, or with spaces."""
-    words = re.findall(r"`(\w+)`", message) + re.findall(r"\w+", message)
+def _named_option(message: str, recipe: Recipe, overridden: Collection[str]) -> str | None:
+    """The option of the recipe that a message is about: the first in backticks, or else a word with underscores."""
+    words = re.findall(r"`(\w+)`", message) or re.findall(r"\w+_\w+", message)
     spelled_out = [name for name in recipe.entries if "_" in name and name.replace("_", " ") in message]
-    return [word for word in words if word in recipe.entries] + spelled_out
+    named = next((word for word in [*words, *spelled_out] if word in recipe.entries or word in overridden), None)
+    return None if named in overridden else named
+
+
+def _line_of(error: str) -> int:
+    return int(error.split(":")[1])
 
 
 def _is_given(action: argparse.Action, arguments: list[str]) -> bool:
     return any(argument.split("=")[0] in action.option_strings for argument in arguments)
 
 
-def _environment(recipe: Recipe) -> dict[str, str]:
-    values = recipe.plain("env")
-    if not isinstance(values, dict):
-        raise SetupError(f"{recipe.where('env')}: `env` is {values!r}, but it must map variables to values.")
-    return {str(name): str(value) for name, value in values.items()}
+def _set_environment(recipe: Recipe) -> None:
+    try:
+        os.environ.update(recipe.texts("env"))
+    except (ValueError, OSError) as error:
+        raise SetupError(
+            f"{recipe.where('env')}: `env` is {recipe.text('env')}, but it must map variables to values: {error}."
+        ) from error
 
 
 def _json_mapping(name: str, text: str) -> dict[str, Any]:

@@ -7,13 +7,14 @@ from pathlib import Path
 from typing import Any
 
 from datasets import load_dataset
-from transformers import AutoTokenizer, PreTrainedTokenizerBase
+from transformers import AutoConfig, AutoTokenizer, PreTrainedTokenizerBase
 from transformers.trainer_utils import get_last_checkpoint
 from trl import get_dataset, get_peft_config, get_quantization_config
 from trl import rewards as trl_rewards
 
-from ..data import adapt, drop_long_prompts, load_task
+from ..data import adapt, check_prompts, drop_long_prompts, load_task
 from ..importing import import_path
+from ..reward_checks import check_signature
 from ..rewards import REWARDS
 from ..trainer import PODSGRPOTrainer
 from ..wall_clock import WallClockCallback
@@ -50,13 +51,17 @@ def make_trainer(arguments: Arguments, data: Any) -> PODSGRPOTrainer:
     }
     seconds = (script.max_seconds, script.save_seconds, script.eval_seconds)
     wall_clock = WallClockCallback(*seconds) if any(value is not None for value in seconds) else None
+    _check_model(arguments)
+    wanted_by = "eval_seconds" if script.eval_seconds is not None else "eval_strategy"
     evaluates = training.eval_strategy != "no" or script.eval_seconds is not None
+    rewards, train_dataset = load_rewards(arguments), _split(data, "dataset_train_split", script.dataset_train_split)
+    _check_rewards(rewards, train_dataset, columns_removed=training.remove_unused_columns)
     trainer = PODSGRPOTrainer(
         model=model.model_name_or_path,
-        reward_funcs=load_rewards(arguments),
+        reward_funcs=rewards,
         args=training,
-        train_dataset=_split(data, "dataset_train_split", script.dataset_train_split),
-        eval_dataset=_split(data, "dataset_test_split", script.dataset_test_split) if evaluates else None,
+        train_dataset=train_dataset,
+        eval_dataset=_split(data, "dataset_test_split", script.dataset_test_split, wanted_by) if evaluates else None,
         quantization_config=get_quantization_config(model),
         peft_config=get_peft_config(model),
     )
@@ -105,7 +110,10 @@ def load_data(arguments: Arguments) -> Any:
     """
     script, training = arguments.script, arguments.training
     with training.main_process_first(desc="data"):  # the others find it in the cache
-        data = _load(arguments)
+        try:
+            data = _load(arguments)
+        except StopIteration:  # of an empty file
+            raise ValueError("The dataset has no rows. Check `dataset_name` or `datasets`.") from None
         if script.dataset_adapter is not None:
             data = adapt(
                 data,
@@ -115,6 +123,7 @@ def load_data(arguments: Arguments) -> Any:
                 question_column=script.question_column,
                 answer_column=script.answer_column,
             )
+        check_prompts(data)
         if script.max_prompt_length is not None:
             data = drop_long_prompts(data, _load_tokenizer(arguments), script.max_prompt_length)
     return data
@@ -162,19 +171,49 @@ def checkpoint_to_resume(arguments: Arguments) -> str | None:
     if wanted.lower() in ("no", "false", "none"):
         return None
     if wanted.lower() not in ("true", "yes"):
-        if not Path(wanted).is_dir():
-            raise ValueError(
-                f"`resume_from_checkpoint` is {wanted!r}, but there is no such folder. Give the folder of a "
-                "checkpoint, or `true` for the last one in `output_dir`."
-            )
-        return wanted
+        return _checked_checkpoint(wanted)
     last = get_last_checkpoint(training.output_dir) if Path(training.output_dir).is_dir() else None
     if last is None:
         raise ValueError(
             f"`resume_from_checkpoint` is true, but `output_dir` ({training.output_dir!r}) holds no checkpoint. Give "
             "the folder of one, or leave it out to start anew."
         )
-    return last
+    return _checked_checkpoint(last)
+
+
+def _checked_checkpoint(folder: str) -> str:
+    if not (Path(folder) / "trainer_state.json").is_file():
+        state = "holds no complete checkpoint" if Path(folder).is_dir() else "is no folder"
+        raise ValueError(
+            f"`resume_from_checkpoint` means {folder!r}, which {state}. Give the folder of a checkpoint, or `true` for "
+            "the last one in `output_dir`."
+        )
+    return folder
+
+
+def _check_model(arguments: Arguments) -> None:
+    model = arguments.model
+    try:
+        AutoConfig.from_pretrained(
+            model.model_name_or_path,
+            revision=model.model_revision,
+            trust_remote_code=arguments.training.trust_remote_code,
+        )
+    except (OSError, ValueError) as error:
+        raise ValueError(
+            f"`model_name_or_path` is {model.model_name_or_path!r}, which is no model that can be loaded: {error}"
+        ) from error
+
+
+def _check_rewards(rewards: list[Any], dataset: Any, columns_removed: bool) -> None:
+    """Check what reward functions need against the columns, before anything is generated."""
+    if dataset.column_names is None:  # streamed
+        return
+    columns = [] if columns_removed else [name for name in dataset.column_names if name != "prompt"]
+    keywords = ("prompts", "completions", "completion_ids", *columns, "trainer_state", "log_extra", "log_metric")
+    for reward in rewards:
+        if not isinstance(reward, str):
+            check_signature(reward.__name__, reward, keywords, columns_removed=columns_removed)
 
 
 def _load(arguments: Arguments) -> Any:
@@ -187,6 +226,12 @@ def _load(arguments: Arguments) -> Any:
         raise ValueError("There is no data to train on. Set `dataset_name` or `datasets`.")
     if script.dataset_adapter == "reasoning_gym":
         return load_task(script.dataset_name, script.task_kwargs)  # type: ignore[arg-type]  # no text any more
+    file = Path(script.dataset_name)
+    if file.is_file():
+        kinds = {".json": "json", ".jsonl": "json", ".parquet": "parquet", ".csv": "csv"}
+        if file.suffix not in kinds:
+            raise ValueError(f"`dataset_name` is the file {str(file)!r}, but files may end in {list(kinds)}.")
+        return load_dataset(kinds[file.suffix], data_files=str(file), streaming=script.dataset_streaming)
     return load_dataset(script.dataset_name, name=script.dataset_config, streaming=script.dataset_streaming)
 
 
@@ -199,9 +244,12 @@ def _load_tokenizer(arguments: Arguments) -> PreTrainedTokenizerBase:
     )
 
 
-def _split(data: Any, option: str, name: str) -> Any:
+def _split(data: Any, option: str, name: str, wanted_by: str | None = None) -> Any:
     if name not in data:
-        raise ValueError(f"`{option}` is {name!r}, but the dataset has the splits {list(data)}. Name one of them.")
+        why = f", and `{wanted_by}` needs one to evaluate on" if wanted_by else ""
+        raise ValueError(
+            f"`{option}` is {name!r}, but the dataset has the splits {list(data)}{why}. Name a split of it."
+        )
     return data[name]
 
 

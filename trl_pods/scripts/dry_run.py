@@ -69,7 +69,7 @@ def _data(arguments: Arguments, missing: list[str]) -> Any:
     try:
         return load_data(arguments)
     except OSError:  # the hub cannot be reached, or a file is missing
-        if all(name is None or Path(name).exists() for name in names):
+        if all(name is None or Path(name).exists() or name.startswith((".", "/", "~")) for name in names):
             raise
         missing.append(f"the data {', '.join(names)}, which is not on this machine")
         return None
@@ -77,8 +77,11 @@ def _data(arguments: Arguments, missing: list[str]) -> Any:
 
 def _trainer(arguments: Arguments, data: Any, missing: list[str]) -> PODSGRPOTrainer | None:
     training, model = arguments.training, arguments.model
+    reward_model = arguments.script.reward_model_name_or_path
     if not _is_here(model.model_name_or_path):
         missing.append(f"the model {model.model_name_or_path}, which is not on this machine")
+    elif reward_model is not None and not _is_here(reward_model):
+        missing.append(f"the reward model {reward_model}, which is not on this machine")
     elif data is not None:
         training.report_to = []
         if training.use_vllm:
@@ -118,7 +121,9 @@ def _describe_data(data: Any) -> str:
     if data is None:
         return "not loaded"
     counts = [f"{len(rows):,} {name}" if has_length(rows) else f"{name} (streamed)" for name, rows in data.items()]
-    first = next(iter(next(iter(data.values()))))
+    first = next(iter(next(iter(data.values()))), None)
+    if first is None:
+        return "no rows"
     prompt = first["prompt"] if isinstance(first["prompt"], str) else first["prompt"][-1]["content"]
     shown = " ".join(prompt.split())
     return f"{', '.join(counts)}; the first prompt ends: {shown[-60:]}"

@@ -10,9 +10,6 @@ import os
 import sys
 import warnings
 
-from packaging.version import Version
-from transformers import __version__ as transformers_version
-
 from ..progress import training_progress
 from ..recipe import said_in_a_line
 from ..trainer import PODSGRPOTrainer
@@ -74,8 +71,8 @@ def _train(trainer: PODSGRPOTrainer, parsed: Arguments, checkpoint: str | None) 
     trainer.accelerator.print(f"Saved the model and the log (trainer_state.json) in {args.output_dir}.")
     if args.push_to_hub:
         trainer.push_to_hub(dataset_name=parsed.script.dataset_name)
-    if Version(transformers_version) >= Version("5.18.0"):  # before, the end of the process does it
-        trainer.end()
+    # The process group ends with the processes. `trainer.end()` ends it before: with gloo, a process that does so some
+    # seconds before the first then hangs for ever when the trainer is released (seen with torch 2.13).
 
 
 def main(arguments: list[str], prog: str) -> None:

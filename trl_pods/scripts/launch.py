@@ -19,6 +19,9 @@ from ..config import PODSGRPOConfig
 from ..recipe import Recipe, SetupError
 
 MODULE = "trl_pods.scripts.grpo"
+LAUNCHED = (
+    "TRL_PODS_LAUNCHED"  # variable that marks the processes that were launched: accelerate does not mark a single one
+)
 
 
 class LaunchOptions:
@@ -31,15 +34,21 @@ class LaunchOptions:
             such as `zero2`. Later ones override earlier ones.
         use_cpu (`bool`, *optional*, defaults to `False`):
             Whether the training leaves GPUs alone, so that their number is not the default number of processes.
+        in_new_process (`bool`, *optional*, defaults to `False`):
+            Whether one process must be started too, so that it begins with the variables of the environment that are
+            set now.
 
     Raises:
         SetupError: A value is wrong.
     """
 
-    def __init__(self, arguments: list[str] | None = None, use_cpu: bool = False):
+    def __init__(self, arguments: list[str] | None = None, use_cpu: bool = False, in_new_process: bool = False):
         self._default_number = 1 if use_cpu else max(1, torch.cuda.device_count())
-        self.arguments = [part for argument in arguments or [] for part in _split(argument)]
+        self._in_new_process = in_new_process
+        self.arguments = _last_accelerate_config([part for argument in arguments or [] for part in _split(argument)])
         self._options = self._parse([])
+        if self.num_processes < 1:
+            raise SetupError(f"`num_processes` is {self.num_processes}, but it must be 1 or more.")
 
     @staticmethod
     def names() -> list[str]:
@@ -55,7 +64,7 @@ class LaunchOptions:
     def num_processes(self) -> int:
         """How many processes train, on all machines together."""
         if is_launched():
-            return int(os.environ["WORLD_SIZE"])
+            return int(os.environ.get("WORLD_SIZE", 1))
         if self._options.num_processes is not None:
             return self._options.num_processes
         if self._options.config_file or os.path.isfile(default_config_file):
@@ -65,7 +74,7 @@ class LaunchOptions:
     @property
     def needed(self) -> bool:
         """Whether the training must be launched rather than run in this process, as `trl grpo` always does."""
-        configured = bool(self.arguments) or os.path.isfile(default_config_file)
+        configured = bool(self.arguments) or os.path.isfile(default_config_file) or self._in_new_process
         return not is_launched() and (configured or self._default_number > 1)
 
     def launch(self, arguments: list[str]) -> None:
@@ -81,6 +90,7 @@ class LaunchOptions:
             SystemExit: A process failed, and has said why.
         """
         options = self._parse(arguments)
+        os.environ[LAUNCHED] = "1"
         try:
             launch_command(options)
         except ValueError as error:
@@ -96,6 +106,8 @@ class LaunchOptions:
         except ValueError as error:
             raise SetupError(f"`accelerate_config`: {error}") from error
         options = parser.parse_args([*own, "--module", MODULE, *script_arguments])
+        if options.training_script != MODULE:
+            raise SetupError(f"The argument {options.training_script!r} belongs to no option. Write `--option value`.")
         kinds = (options.multi_gpu, options.cpu, options.tpu, options.use_deepspeed, options.use_fsdp)
         if options.config_file is None and not os.path.isfile(default_config_file):
             options.num_machines = options.num_machines or 1  # accelerate's own defaults, of which it would warn
@@ -119,8 +131,11 @@ def from_recipe(recipe: Recipe, name: str) -> list[str]:
     Returns:
         `list[str]`: The arguments. A file is looked for in the current folder, then beside the recipe.
     """
-    if isinstance(_actions().get(name), argparse._StoreTrueAction):
-        return [f"--{name}"] if recipe.plain(name) else []
+    if name != "accelerate_config" and _actions()[name].nargs == 0:
+        value = recipe.plain(name)
+        if not isinstance(value, bool):
+            raise SetupError(f"{recipe.where(name)}: `{name}` is {value!r}, but it must be true or false.")
+        return [f"--{name}"] if value else []
     text = recipe.text(name)
     beside = Path(recipe.path or ".").parent / text
     if name in ("accelerate_config", "config_file") and not Path(text).is_file() and beside.is_file():
@@ -135,7 +150,7 @@ def is_launched() -> bool:
     Returns:
         `bool`: Whether it did.
     """
-    return "LOCAL_RANK" in os.environ and "WORLD_SIZE" in os.environ
+    return LAUNCHED in os.environ or ("LOCAL_RANK" in os.environ and "WORLD_SIZE" in os.environ)
 
 
 @contextmanager
@@ -162,12 +177,22 @@ def _actions() -> dict[str, argparse.Action]:
     return {
         action.dest: action
         for action in launch_command_parser()._actions
-        if action.option_strings and action.dest not in ("help", "module", "no_python")
+        if action.option_strings and action.dest not in ("help", "module", "no_python", "env")
     }
 
 
 def _split(argument: str) -> list[str]:
-    return argument.split("=", maxsplit=1) if argument.startswith("--") else [argument]
+    if not argument.startswith("--"):
+        return [argument]
+    name, *value = argument.split("=", maxsplit=1)
+    return [name.replace("-", "_").replace("__", "--", 1), *value]
+
+
+def _last_accelerate_config(arguments: list[str]) -> list[str]:
+    """Leave out all but the last `--accelerate_config`, because TRL takes only one."""
+    places = [i for i, argument in enumerate(arguments) if argument == "--accelerate_config"]
+    dropped = {i + k for i in places[:-1] for k in (0, 1)}
+    return [argument for i, argument in enumerate(arguments) if i not in dropped]
 
 
 def _refuse(message: str) -> None:
