@@ -3,13 +3,22 @@ PYTHON ?= python3
 BIN := .venv/bin
 PIP := --quiet --disable-pip-version-check
 
-.PHONY: quickstart test test-vllm lint docs check clean
+# The tests that train with all of TRL's features, for the oldest TRL that is supported.
+OLDEST := exactness distributed trainer trl_contract features rollouts environments multimodal evaluation \
+	reward_functions cases_rewards completions_table
+
+.PHONY: quickstart test test-oldest test-matrix test-vllm lint docs check clean
 
 quickstart: .venv/ready  ## Make a small model and train it with PODS (about a minute on 2 CPU cores)
 	$(BIN)/trl-pods quickstart
 
 test: .venv/ready  ## Run the tests
 	$(BIN)/python -m pytest -n 2 --dist loadfile
+
+test-oldest: .venv-oldest/ready  ## Run the tests that train on TRL 1.10.0
+	.venv-oldest/bin/python -m pytest -n 2 --dist loadfile $(OLDEST:%=tests/test_%.py)
+
+test-matrix: test test-oldest  ## Run the tests on the newest and on the oldest TRL that is supported
 
 test-vllm: .venv-vllm/ready  ## Run the tests with real vLLM on the CPU (about 5 minutes)
 	.venv-vllm/bin/python -m pytest tests/with_vllm
@@ -31,6 +40,15 @@ check: lint docs test  ## All that CI runs
 	$(BIN)/pip install $(PIP) --constraint constraints.txt --editable '.[math,plot,test]'
 	touch $@
 
+.venv-oldest/ready: pyproject.toml constraints.txt
+	@echo "Setting up .venv-oldest, which takes a few minutes ..."
+	$(PYTHON) -m venv .venv-oldest
+	sed '/^trl==/d' constraints.txt > .venv-oldest/constraints.txt
+	.venv-oldest/bin/pip install $(PIP) --constraint .venv-oldest/constraints.txt torch
+	# TRL 1.10 needs requests, and does not say so.
+	.venv-oldest/bin/pip install $(PIP) --constraint .venv-oldest/constraints.txt --editable '.[math,test]' trl==1.10.0 requests
+	touch $@
+
 .venv-vllm/ready: pyproject.toml constraints-vllm.txt
 	@echo "Setting up .venv-vllm, which takes several minutes ..."
 	$(PYTHON) -m venv .venv-vllm
@@ -41,4 +59,4 @@ check: lint docs test  ## All that CI runs
 	touch $@
 
 clean:  ## Remove the environments and what the quickstart made
-	rm -rf .venv .venv-vllm runs
+	rm -rf .venv .venv-oldest .venv-vllm runs
