@@ -31,7 +31,7 @@ lint: .venv/ready  ## Check style and types
 docs: .venv/ready  ## Run the examples in the docstrings
 	$(BIN)/python -m pytest --doctest-modules trl_pods
 
-check: lint docs test  ## All that CI runs
+check: lint docs test  ## Style, types, examples and tests
 
 .venv/ready: pyproject.toml constraints.txt
 	@echo "Setting up .venv, which takes a few minutes ..."
