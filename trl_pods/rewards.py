@@ -148,7 +148,8 @@ def reasoning_gym_reward(completions: list, task: list[str], entry: list[str], *
 
     The answer is what the last `<answer>...</answer>` of the completion holds, or the whole completion. Some scorers
     raise on an answer that is not of the form they expect; such an answer scores 0.0. If the scorer also raises on the
-    entry's own answer, the data is at fault and its exception is raised.
+    entry's own answer, the data is at fault and its exception is raised. Those of `binary_matrix` and `n_queens` run
+    the answer as Python; do not use them where a model's answer must not run.
 
     Args:
         completions (`list[str]` or `list[list[dict]]`):
