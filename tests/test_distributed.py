@@ -46,6 +46,7 @@ def load(results: Path, case: str, world_size: int) -> tuple[list[dict], dict]:
     return ranks, torch.load(results / f"{case}.{world_size}.pt")
 
 
+@pytest.mark.feature("several processes")
 @pytest.mark.parametrize("world_size", WORLD_SIZES[1:])
 @pytest.mark.parametrize("case", DETERMINISTIC)
 def test_processes_train_the_same_rows_to_the_same_parameters(case, world_size, results):

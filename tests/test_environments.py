@@ -1,5 +1,6 @@
 """Environments with n > m: the state, the reward and the tools of each stay with its row."""
 
+import pytest
 import tiny
 import tiny_tools
 from datasets import Dataset
@@ -57,6 +58,7 @@ def reward_of_counter(row: dict) -> float:
     return score(row["number"], *tiny_tools.calls_in(row["completion"])[:2])
 
 
+@pytest.mark.feature("environments")
 @ends_turns_at_any_stop_token
 def test_an_environment_rewards_its_own_row(tool_model_path, tmp_path):
     trainer = train_with_tools(tool_model_path, None, tmp_path, tool="count", environment_factory=Counter)

@@ -24,6 +24,7 @@ def assert_all_evaluated(trainer, judge, calls: list[int]) -> None:
     assert [expected_score(row) for row in rows] == [reward for call in judged for reward in call.values()]
 
 
+@pytest.mark.feature("evaluation")
 def test_evaluation_between_steps_keeps_all_rows(model_path, judge, tmp_path):
     trainer = evaluate_with(
         model_path, judge, tmp_path, num_generations_eval=1, per_device_eval_batch_size=3, eval_on_start=True

@@ -43,6 +43,7 @@ def test_n_equal_m_is_grpo_bit_for_bit_for_every_loss(loss_type, model_path, tmp
     assert_same_bits(model_path, tmp_path, loss_type=loss_type, beta=0.1, num_iterations=2)
 
 
+@pytest.mark.feature("`num_iterations`, `steps_per_generation`")
 @pytest.mark.parametrize(
     ("beta", "num_iterations", "steps_per_generation", "lora"),
     list(itertools.product([0.0, 0.1], [1, 2], [1, 4], [False, True])),
@@ -118,12 +119,15 @@ def assert_same_update(model_path, tmp_path, rule="max_variance", **arguments):
         torch.testing.assert_close(found[name], expected[name], rtol=0, atol=1e-7, msg=name)
 
 
+@pytest.mark.feature("every `loss_type`")
 @pytest.mark.parametrize("loss_type", LOSS_TYPES)
 @pytest.mark.parametrize("rule", ["max_variance", "random"])
 def test_n_greater_m_updates_as_grpo_does_on_the_kept_rows(loss_type, rule, model_path, tmp_path):
     assert_same_update(model_path, tmp_path, rule, loss_type=loss_type)
 
 
+@pytest.mark.feature("`delta`, `entropy_coef`, `top_entropy_quantile`")
+@pytest.mark.feature("`importance_sampling_level`, `sync_ref_model`, `use_bias_correction_kl`")
 @pytest.mark.parametrize(
     "option",
     [

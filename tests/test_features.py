@@ -52,6 +52,7 @@ def test_every_loss_trains_on_the_kept_rows(loss_type, model_path, judge, tmp_pa
     assert_aligned(trainer, judge)
 
 
+@pytest.mark.feature("LoRA")
 def test_a_new_adapter_trains_and_the_model_under_it_does_not(model_path, judge, tmp_path):
     trainer = make_trainer(model_path, judge, tmp_path, peft_config=LORA, beta=0.1)
     before = {name: p.detach().clone() for name, p in trainer.model.named_parameters()}
@@ -62,6 +63,7 @@ def test_a_new_adapter_trains_and_the_model_under_it_does_not(model_path, judge,
     assert_aligned(trainer, judge)
 
 
+@pytest.mark.feature("LoRA")
 def test_a_trained_adapter_is_its_own_reference(model_path, judge, tmp_path):
     model = get_peft_model(LlamaForCausalLM.from_pretrained(model_path), LORA)
     for name, parameter in model.named_parameters():
@@ -74,6 +76,7 @@ def test_a_trained_adapter_is_its_own_reference(model_path, judge, tmp_path):
     assert_aligned(trainer, judge)
 
 
+@pytest.mark.feature("`beta` > 0")
 def test_reference_log_probabilities_belong_to_their_rows(model_path, judge, tmp_path):
     trainer = make_trainer(model_path, judge, tmp_path, beta=0.1)
     trainer.train()
@@ -93,6 +96,7 @@ def test_reference_log_probabilities_belong_to_their_rows(model_path, judge, tmp
 # Generation
 
 
+@pytest.mark.feature("`mask_truncated_completions`")
 def test_truncated_completions_are_masked_in_their_own_rows(model_path, judge, tmp_path):
     trainer = make_trainer(
         model_path, judge, tmp_path, mask_truncated_completions=True, max_completion_length=24, max_steps=3
@@ -119,6 +123,7 @@ def test_max_completion_length_cuts_and_padding_fits_the_longest_kept_row(model_
     assert_aligned(trainer, judge)
 
 
+@pytest.mark.feature("continuous batching")
 def test_continuous_batching_generates_rollouts_in_order(model_path, judge, tmp_path):
     trainer = make_trainer(
         model_path,
@@ -140,6 +145,7 @@ def test_continuous_batching_generates_rollouts_in_order(model_path, judge, tmp_
 # Data
 
 
+@pytest.mark.feature("iterable datasets")
 @pytest.mark.parametrize("num_workers", [0, 2])
 def test_an_iterable_dataset_gives_whole_groups_of_rollouts(num_workers, model_path, judge, tmp_path):
     dataset = IterableDataset.from_generator(lambda: iter(tiny.make_dataset(6)))
@@ -152,6 +158,7 @@ def test_an_iterable_dataset_gives_whole_groups_of_rollouts(num_workers, model_p
     assert_aligned(trainer, judge)
 
 
+@pytest.mark.feature("data workers")
 def test_data_workers_give_whole_groups_of_rollouts(model_path, judge, tmp_path):
     trainer = make_trainer(model_path, judge, tmp_path, dataloader_num_workers=2, max_steps=3)
     trainer.train()

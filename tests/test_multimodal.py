@@ -55,6 +55,7 @@ def train_with_images(vlm_path, column, output_dir, **arguments):
     return trainer
 
 
+@pytest.mark.feature("images")
 @pytest.mark.parametrize("column", ["images", "image"])
 def test_pixels_belong_to_the_kept_rows(column, vlm_path, tmp_path):
     trainer = train_with_images(vlm_path, column, tmp_path, max_steps=3)
@@ -193,6 +194,7 @@ def train_with_drawings(reward, output_dir, **arguments):
     return trainer
 
 
+@pytest.mark.feature("images")
 @not_in_trl_1_10("pictures that tools return do not reach the update where no prompt has any")
 def test_pictures_from_tools_stay_with_the_rows_that_called(tmp_path):
     judge = Judge()

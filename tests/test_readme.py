@@ -1,6 +1,7 @@
 """What the README says, held against the code."""
 
 import re
+from collections import defaultdict
 from dataclasses import fields
 from pathlib import Path
 
@@ -26,6 +27,20 @@ def test_the_table_of_rules_is_what_the_command_lists():
 def test_the_table_of_fields_is_complete():
     added = {f.name for f in fields(PODSGRPOConfig)} - {f.name for f in fields(GRPOConfig)}
     assert set(table_under("What the arguments mean")) == added | {"num_generations"}
+
+
+def test_the_table_of_support_is_what_the_tests_are_marked_with():
+    folder, marked = Path(__file__).parent, defaultdict(set)
+    for path in folder.rglob("test_*.py"):
+        for feature in re.findall(r'^@pytest.mark.feature\("(.*)"\)$', path.read_text(), re.MULTILINE):
+            marked[feature].add(str(path.relative_to(folder)))
+    rows = [line.strip("| ").split(" | ") for line in README.split("## Support\n")[1].split("\n## ")[0].splitlines()]
+    table = {cells[0]: cells[1] for cells in rows if len(cells) == 2 and cells[0] not in ("feature", "---")}
+    tested = {feature: set(re.findall("`(.*?)`", tests)) for feature, tests in table.items() if "untested" not in tests}
+    assert tested == marked
+    with_trl_1_10 = re.search(r"OLDEST := ((?:.*\\\n)*.*)", (folder.parent / "Makefile").read_text())[1].split()
+    for names in marked.values():
+        assert {name for name in names if "vllm" not in name} <= {f"test_{name}.py" for name in with_trl_1_10}
 
 
 def test_the_strategy_in_the_readme_runs_as_written_and_trains(monkeypatch, model_path, tmp_path):

@@ -33,6 +33,7 @@ def test_trained_rows_are_the_judged_ones_of_largest_variance(model_path, judge,
     assert_aligned(trainer, judge)
 
 
+@pytest.mark.feature("conversational prompts")
 def test_conversational_prompts_reach_rewards_and_training_alike(model_path, judge, tmp_path):
     seen = []
 
@@ -64,6 +65,7 @@ class AsyncJudge(Judge):
         return super().__call__(**kwargs)
 
 
+@pytest.mark.feature("async rewards")
 @pytest.mark.parametrize("form", ["function", pytest.param("callable class", marks=takes_async_callables)])
 def test_async_rewards_keep_their_rows(form, model_path, judge, tmp_path):
     async def async_function(**kwargs):
@@ -117,6 +119,7 @@ def make_reward_model(model_path) -> LlamaForSequenceClassification:
     return LlamaForSequenceClassification(config).eval()
 
 
+@pytest.mark.feature("reward models")
 def test_a_reward_model_scores_all_rollouts(model_path, tmp_path):
     reward_model, tokenizer = make_reward_model(model_path), tiny.make_tokenizer()
     trainer = make_trainer(model_path, reward_model, tmp_path, reward_processing_classes=tokenizer)
@@ -130,6 +133,7 @@ def test_a_reward_model_scores_all_rollouts(model_path, tmp_path):
     assert_aligned(trainer, reward_of=reward_of)
 
 
+@pytest.mark.feature("`scale_rewards`")
 @pytest.mark.parametrize("scale_rewards", ["group", "batch", "none"])
 def test_scale_rewards_applies_to_the_kept_rows(scale_rewards, model_path, judge, tmp_path):
     def advantages_of(rewards):
@@ -142,6 +146,7 @@ def test_scale_rewards_applies_to_the_kept_rows(scale_rewards, model_path, judge
     assert_aligned(trainer, judge, advantages_of=advantages_of)
 
 
+@pytest.mark.feature("`multi_objective_aggregation`")
 def test_normalize_then_sum_leaves_out_a_reward_that_is_none(model_path, judge, tmp_path):
     def fewer(completion_ids, **kwargs):
         return [None if ids[0] % 3 == 0 else score(*ids) for ids in completion_ids]

@@ -56,6 +56,7 @@ def assert_tool_mask_marks_what_the_tool_said(trainer) -> int:
     return num_results
 
 
+@pytest.mark.feature("tools")
 @ends_turns_at_any_stop_token
 @pytest.mark.parametrize("tool", [times_seven, times_seven_later])
 def test_tool_results_are_masked_in_the_rows_that_called(tool, tool_model_path, tmp_path):
@@ -120,6 +121,7 @@ class Rollouts:
         }
 
 
+@pytest.mark.feature("`rollout_func`")
 def test_rollout_func_fields_stay_with_their_rows(model_path, tmp_path):
     rollouts = Rollouts(tiny.make_tokenizer())
 

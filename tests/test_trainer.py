@@ -201,6 +201,7 @@ class _SaveAt(TrainerCallback):
         control.should_save = state.global_step == self.step
 
 
+@pytest.mark.feature("resuming")
 @pytest.mark.parametrize("rule", ["max_variance", "random"])
 @pytest.mark.parametrize(("steps_per_generation", "num_iterations", "accumulation"), [(1, 1, 1), (2, 2, 1), (1, 1, 2)])
 def test_resuming_at_a_generation_boundary_is_bit_identical(

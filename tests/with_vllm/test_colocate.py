@@ -42,6 +42,7 @@ def run(request, vllm_model_path, tmp_path_factory):
     return trainer
 
 
+@pytest.mark.feature("vLLM, colocated")
 def test_the_reward_of_all_rollouts_rises(run):
     rewards = run.logged("reward")
     first, last = sum(rewards[:5]) / 5, sum(rewards[-5:]) / 5
@@ -106,6 +107,7 @@ def test_every_prompt_row_is_one_request(vllm_model_path, tmp_path, requests):
     assert_aligned(trainer)
 
 
+@pytest.mark.feature("vLLM importance sampling")
 @pytest.mark.parametrize("mode", ["token_truncate", "token_mask", "sequence_truncate", "sequence_mask", None])
 def test_importance_ratios_are_those_of_the_kept_rows(mode, vllm_model_path, tmp_path):
     correction = {"vllm_importance_sampling_mode": mode} if mode else {"vllm_importance_sampling_correction": False}

@@ -57,6 +57,7 @@ def server_url(vllm_model_path, tmp_path_factory):
             process.wait(timeout=60)
 
 
+@pytest.mark.feature("vLLM, served: requests")
 def test_a_real_server_answers_each_prompt_with_n_completions(server_url, vllm_model_path, tmp_path, monkeypatch):
     asked = []
     generate = VLLMClient.generate

@@ -36,6 +36,7 @@ def assert_answers_belong_to_prompts(trainer, batches: list[dict], num_completio
             torch.testing.assert_close(sampled[i, : len(completion)], expected)
 
 
+@pytest.mark.feature("vLLM, served: requests")
 @pytest.mark.parametrize("num_rollouts", [4, 6, 16])
 def test_each_prompt_is_asked_once_for_n_completions(num_rollouts, vllm_model_path, tmp_path, server, updates):
     judge = Judge()

@@ -39,6 +39,7 @@ def results(vllm_model_path, tmp_path_factory) -> dict:
     return found
 
 
+@pytest.mark.feature("vLLM, colocated")
 @pytest.mark.parametrize("case", ["server", "colocate"])
 def test_processes_share_the_kept_rows_of_a_group(case, results):
     (first, parameters), (second, others) = results[case]
