@@ -1,7 +1,7 @@
 """
-Run under torchrun by test_fsdp.py: trains each named case with the model sharded as told, and writes what is compared.
+Run under torchrun by test_fsdp.py: trains each case with the model sharded in each way, and writes what is compared.
 
-    python -m torch.distributed.run --nproc_per_node 2 tests/fsdp_worker.py SHARDING MODEL_PATH OUTPUT_DIR CASE ...
+    python -m torch.distributed.run --nproc_per_node 2 tests/fsdp_worker.py MODEL_PATH OUTPUT_DIR SHARDING:CASE ...
 """
 
 import json
@@ -55,53 +55,62 @@ def with_fsdp_of_accelerate(trainer_class):
     return Sharded
 
 
+def held(parameter: torch.Tensor) -> torch.Tensor:
+    """The part of a parameter that this process holds."""
+    return parameter.to_local() if isinstance(parameter, DTensor) else parameter
+
+
 def whole(parameter: torch.Tensor) -> torch.Tensor:
     parameter = parameter.detach()
     return parameter.full_tensor() if isinstance(parameter, DTensor) else parameter.clone()
 
 
-def main(sharding: str, model_path: str, output_dir: str, *cases: str) -> None:
+def train(model_path: str, output_dir: Path, sharding: str, case: str) -> None:
+    is_grpo = case == "grpo"
+    deterministic = case in ("two_groups", "one_group")
+    arguments = CASES[case]
+    config = (GRPOConfig if is_grpo else PODSGRPOConfig)(
+        **tiny.default_arguments(
+            output_dir / sharding / case,
+            per_device_train_batch_size=4 // arguments.get("steps_per_generation", 1),
+            max_steps=4,
+            learning_rate=1e-2,
+            ddp_backend="gloo",
+            ddp_timeout=60,
+            # Adam would divide by gradients that are zero but for rounding, and so show the rounding.
+            optim="adamw_torch" if case in ("grpo", "n_equal_m") else "sgd",
+            **SHARDINGS[sharding],
+            **arguments,
+        )
+    )
+    trainer_class = recording(GRPOTrainer if is_grpo else PODSGRPOTrainer)
+    if sharding == "accelerate":
+        trainer_class = with_fsdp_of_accelerate(trainer_class)
+    trainer = trainer_class(
+        model=model_path,
+        reward_funcs=labelled_reward if deterministic else tiny.distinct_characters,
+        args=config,
+        train_dataset=tiny.make_dataset(),
+        rollout_func=deterministic_rollouts if deterministic else None,
+    )
+    trainer.train()
+    model = trainer.accelerator.unwrap_model(trainer.model)
+    parameters = {name: whole(parameter) for name, parameter in model.named_parameters()}
+    result = {
+        "kept": trainer.kept,
+        "is_fsdp2": isinstance(model, FSDPModule),
+        "held": sum(held(parameter).numel() for parameter in model.parameters()),
+        "all": sum(parameter.numel() for parameter in parameters.values()),
+    }
+    rank = trainer.accelerator.process_index
+    (output_dir / f"{sharding}.{case}.{rank}.json").write_text(json.dumps(result))
+    if rank == 0:
+        torch.save(parameters, output_dir / f"{sharding}.{case}.pt")
+
+
+def main(model_path: str, output_dir: str, *cases: str) -> None:
     for case in cases:
-        is_grpo = case == "grpo"
-        deterministic = case in ("two_groups", "one_group")
-        arguments = CASES[case]
-        config = (GRPOConfig if is_grpo else PODSGRPOConfig)(
-            **tiny.default_arguments(
-                Path(output_dir) / sharding / case,
-                per_device_train_batch_size=4 // arguments.get("steps_per_generation", 1),
-                max_steps=4,
-                ddp_backend="gloo",
-                ddp_timeout=60,
-                # Adam would divide by gradients that are zero but for rounding, and so show the rounding.
-                optim="sgd" if case in ("two_groups", "one_group", "generated") else "adamw_torch",
-                learning_rate=1e-2,
-                **SHARDINGS[sharding],
-                **arguments,
-            )
-        )
-        trainer_class = recording(GRPOTrainer if is_grpo else PODSGRPOTrainer)
-        if sharding == "accelerate":
-            trainer_class = with_fsdp_of_accelerate(trainer_class)
-        trainer = trainer_class(
-            model=model_path,
-            reward_funcs=labelled_reward if deterministic else tiny.distinct_characters,
-            args=config,
-            train_dataset=tiny.make_dataset(),
-            rollout_func=deterministic_rollouts if deterministic else None,
-        )
-        trainer.train()
-        model = trainer.accelerator.unwrap_model(trainer.model)
-        parameters = {name: whole(parameter) for name, parameter in model.named_parameters()}
-        result = {
-            "kept": trainer.kept,
-            "is_fsdp2": isinstance(model, FSDPModule),
-            "held": sum(getattr(p, "_local_tensor", p).numel() for p in model.parameters()),
-            "all": sum(parameter.numel() for parameter in parameters.values()),
-        }
-        rank = trainer.accelerator.process_index
-        (Path(output_dir) / f"{sharding}.{case}.{rank}.json").write_text(json.dumps(result))
-        if rank == 0:
-            torch.save(parameters, Path(output_dir) / f"{sharding}.{case}.pt")
+        train(model_path, Path(output_dir), *case.split(":"))
 
 
 if __name__ == "__main__":
