@@ -7,16 +7,19 @@ PIP := --quiet --disable-pip-version-check
 OLDEST := exactness distributed trainer trl_contract features rollouts environments multimodal evaluation \
 	reward_functions cases_rewards completions_table fsdp
 
-.PHONY: quickstart test test-oldest test-matrix test-vllm lint docs check clean
+.PHONY: quickstart test test-long test-oldest test-matrix test-vllm lint docs check clean
 
 quickstart: .venv/ready  ## Make a small model and train it with PODS (about a minute on 2 CPU cores)
 	$(BIN)/trl-pods quickstart
 
 test: .venv/ready  ## Run the tests
-	$(BIN)/python -m pytest -n 2 --dist loadfile
+	$(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder
+
+test-long: .venv/ready  ## Run the tests that take minutes: the CPU recipes, the notebook, ends of processes
+	$(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder -m long
 
 test-oldest: .venv-oldest/ready  ## Run the tests that train on TRL 1.10.0
-	.venv-oldest/bin/python -m pytest -n 2 --dist loadfile $(OLDEST:%=tests/test_%.py)
+	.venv-oldest/bin/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder $(OLDEST:%=tests/test_%.py)
 
 test-matrix: test test-oldest  ## Run the tests on the newest and on the oldest TRL that is supported
 

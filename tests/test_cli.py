@@ -130,6 +130,7 @@ def test_one_process_is_launched_once_and_sees_the_environment_of_the_recipe(in_
     assert "Traceback" not in done.stderr
 
 
+@pytest.mark.long
 def test_processes_that_end_at_different_times_end(in_tmp, model_path):
     """With `trainer.end()` the other process hung for ever in this."""
     (in_tmp / "slow.py").write_text(SLOW_FIRST_PROCESS)
@@ -167,6 +168,7 @@ def test_batch_sizes_are_checked_for_all_processes_before_any_starts(in_tmp, mod
         grpo.run([*arguments, "--num_processes", "3"])
 
 
+@pytest.mark.long
 def test_an_error_in_several_processes_is_said_once(in_tmp, model_path):
     path = recipe(in_tmp, model_path, dataset_train_split="trian", per_device_train_batch_size=4)
     done = run("grpo", "--config", path, "--num_processes", 2, "--main_process_port", 0, cwd=in_tmp)

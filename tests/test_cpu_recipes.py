@@ -10,6 +10,8 @@ import yaml
 
 from trl_pods.data import load_task
 
+pytestmark = pytest.mark.long
+
 RECIPES = Path(__file__).parents[1] / "recipes"
 TASKS = sorted(path.name[len("cpu_") : -len("_pods.yaml")] for path in RECIPES.glob("cpu_*_pods.yaml"))
 

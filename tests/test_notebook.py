@@ -9,6 +9,8 @@ import pandas as pd
 import pytest
 from nbclient import NotebookClient
 
+pytestmark = pytest.mark.long
+
 PATH = Path(__file__).parents[1] / "recipes" / "pods_notebook.ipynb"
 
 

@@ -36,6 +36,7 @@ def published(tmp_path_factory) -> dict[str, Path]:
     return folders
 
 
+@pytest.mark.long
 def test_the_accelerate_config_for_a_cpu_starts_two_processes(in_tmp, model_path):
     config = str(RECIPES / "accelerate" / "two_cpu_processes.yaml")
     path = recipe(in_tmp, model_path, accelerate_config=config, per_device_train_batch_size=4)
