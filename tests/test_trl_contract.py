@@ -2,11 +2,14 @@
 
 import inspect
 from collections import deque
+from dataclasses import fields
 
 import pytest
 import tiny
 import torch
 from trl import GRPOConfig, GRPOTrainer
+from trl.cli.accelerate_config import resolve_accelerate_config_argument
+from trl.scripts.grpo import GRPOScriptArguments
 from trl.trainer.utils import get_config_model_id, nanstd
 
 from trl_pods.compatibility import SEAM, Generated, _matches, _returned_names, check_trl
@@ -98,3 +101,19 @@ def test_nanstd_is_the_sample_standard_deviation_of_what_is_there():
 
 def test_the_model_s_name_is_in_its_config(trainer, model_path):
     assert get_config_model_id(trainer.model.config) == model_path
+
+
+def test_the_command_line_of_trl_resolves_the_accelerate_configs_that_it_ships():
+    launcher, path, *rest = resolve_accelerate_config_argument(["--accelerate_config", "zero2", "--num_machines", "1"])
+    assert launcher == "--config_file" and path.endswith("zero2.yaml")
+    assert rest == ["--num_machines", "1"]
+
+
+def test_the_script_of_trl_has_these_arguments():
+    names = {field.name for field in fields(GRPOScriptArguments)}
+    assert {"dataset_name", "dataset_config", "dataset_streaming", "dataset_train_split", "dataset_test_split"} <= names
+    assert {"reward_funcs", "reward_model_name_or_path"} <= names
+
+
+def test_the_names_of_a_batch_s_environments_are_in_this_attribute():
+    assert "self._batch_environments =" in inspect.getsource(GRPOTrainer)  # set only where there are environments
