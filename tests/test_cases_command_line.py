@@ -9,7 +9,7 @@ from commands import recipe, run_python, write_recipe
 from trl import GRPOConfig
 
 from trl_pods import PODSGRPOConfig
-from trl_pods.recipe import SetupError
+from trl_pods.errors import SetupError
 from trl_pods.scripts import grpo
 from trl_pods.scripts.arguments import RecipeParser
 

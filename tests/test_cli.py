@@ -12,7 +12,7 @@ from commands import recipe, run, run_python, write_recipe
 from safetensors.torch import load_file
 
 from trl_pods import cli, list_strategies
-from trl_pods.recipe import SetupError
+from trl_pods.errors import SetupError
 from trl_pods.scripts import grpo
 from trl_pods.scripts.arguments import RecipeParser
 
@@ -200,6 +200,11 @@ def test_a_dry_run_says_what_would_be_trained_and_trains_nothing(in_tmp, model_p
     for part in ("rewards distinct", "4 of 8 rollouts", "2 prompts, 16 rollouts sampled", "16 train", "nothing was"):
         assert part in words
     assert not (in_tmp / "out").exists()
+
+
+def test_the_recipe_is_not_blamed_for_what_the_command_line_sets(in_tmp, model_path):
+    with pytest.raises(SetupError, match=r"^`reward_funcs`: there is no reward function 'nope'"):
+        grpo.run(["--config", recipe(in_tmp, model_path), "--reward_funcs", "nope"])
 
 
 def test_a_dataset_may_be_one_file(in_tmp, model_path):

@@ -18,7 +18,8 @@ from nbclient import NotebookClient
 from transformers import PrinterCallback
 
 from trl_pods import progress_line
-from trl_pods.progress import ProgressLine, _TrainingProgressCallback, training_progress
+from trl_pods.progress import _TrainingProgressCallback, training_progress
+from trl_pods.progress_line import ProgressLine
 from trl_pods.wall_clock import WallClockCallback
 
 WORKER = Path(__file__).with_name("progress_worker.py")

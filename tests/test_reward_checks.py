@@ -143,7 +143,7 @@ def test_trl_passes_the_columns_and_the_keywords_that_the_messages_name(model_pa
 
     make_trainer(model_path, reward, tmp_path, max_steps=1).train()
     assert seen | {"completions"} == set(KEYWORDS)
-    assert set(KEYWORDS) - {"target"} == set(reward_checks._FROM_TRL) - {"environments"}
+    assert set(KEYWORDS) - {"target"} == set(reward_checks.FROM_TRL) - {"environments"}
 
 
 def test_signatures_are_checked_before_any_function_is_called(model_path, tmp_path):

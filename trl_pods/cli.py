@@ -60,8 +60,8 @@ def _quickstart(output_dir: str, seed: int) -> None:
     from datasets import disable_progress_bars
     from transformers.utils import logging as transformers_logging
 
+    from .errors import said_in_a_line
     from .quickstart import run
-    from .recipe import said_in_a_line
     from .scripts.grpo import set_up_output
 
     set_up_output()

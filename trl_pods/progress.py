@@ -15,8 +15,6 @@ from .progress_line import ProgressLine
 from .trainer import PODSGRPOTrainer
 from .wall_clock import TrainingClock, WallClockCallback
 
-__all__ = ["ProgressLine", "training_progress"]
-
 
 @contextmanager
 def training_progress(trainer: PODSGRPOTrainer) -> Iterator[None]:

@@ -23,7 +23,7 @@ import torch
 from rich.console import Console
 from transformers import AutoModelForCausalLM, AutoTokenizer, set_seed
 
-from .recipe import SetupError
+from .errors import SetupError
 from .scripts import grpo
 from .start_models import Problem, make_start_model, shuffled
 

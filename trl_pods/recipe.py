@@ -7,38 +7,13 @@ false for `bf16`, `1e-6` is a number, and a single value does where a list is wa
 
 import argparse
 import difflib
-import os
 import re
-import sys
-import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple, get_args, get_origin
 
 import yaml
 
-
-class SetupError(ValueError):
-    """What a user can mend in the recipe, on the command line or on the machine, said without a traceback."""
-
-
-@contextmanager
-def said_in_a_line(prog: str) -> Iterator[None]:
-    """
-    End the process where the `with` block raises a [`SetupError`], with its message and without a traceback.
-
-    Args:
-        prog (`str`):
-            Name of the command, for the message.
-    """
-    try:
-        yield
-    except SetupError as error:
-        if os.environ.get("LOCAL_RANK", "0") != "0":
-            time.sleep(5)  # if the first process fails too, it says so, and the launcher ends this one
-        print(f"{prog}: error: {error}", file=sys.stderr, flush=True)
-        sys.exit(2)
+from .errors import SetupError
 
 
 class Entry(NamedTuple):
@@ -63,6 +38,7 @@ class Recipe:
     def __init__(self, path: str | None = None):
         self.path = path
         self.entries: dict[str, Entry] = {}  # by option, in the file's order
+        self.overridden: set[str] = set()  # options that the command line sets, for which the recipe is not to blame
         if path is None:
             return
         try:

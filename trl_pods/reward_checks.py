@@ -14,10 +14,10 @@ from typing import Any
 
 import torch
 
-from .recipe import SetupError
+from .errors import SetupError
 
-# What TRL passes to every reward function beside the columns of the dataset.
-_FROM_TRL = ("prompts", "completions", "completion_ids", "trainer_state", "log_extra", "log_metric", "environments")
+# What TRL passes to every reward function beside the columns of the dataset; the last only if there are any.
+FROM_TRL = ("prompts", "completions", "completion_ids", "trainer_state", "log_extra", "log_metric", "environments")
 
 
 @contextmanager
@@ -174,8 +174,8 @@ def _why_not_callable(
     parameters = {name: p for name, p in signature.parameters.items() if p.kind in by_name}
     missing = [name for name, p in parameters.items() if p.default is p.empty and name not in keywords]
     if missing:
-        columns = [keyword for keyword in keywords if keyword not in _FROM_TRL]
-        given = [keyword for keyword in keywords if keyword in _FROM_TRL]
+        columns = [keyword for keyword in keywords if keyword not in FROM_TRL]
+        given = [keyword for keyword in keywords if keyword in FROM_TRL]
         fix = (
             "`remove_unused_columns=True` removed all columns but the prompt; set `remove_unused_columns=False`"
             if columns_removed

@@ -16,7 +16,7 @@ from transformers.trainer_callback import ExportableState
 from transformers.trainer_utils import has_length
 from trl import GRPOConfig
 
-from .recipe import SetupError
+from .errors import SetupError
 
 METRIC = "pods/train_seconds"
 

@@ -195,11 +195,16 @@ def check_prompts(dataset: Any) -> None:
     for split, part in dataset.items():
         columns = part.column_names
         if columns is not None and "prompt" not in columns:
-            fitting = [name for name, a in ADAPTERS.items() if a.answer and {a.question, a.answer} <= set(columns)]
+            fitting = _fitting(columns)
             raise ValueError(
                 f"The columns of the split {split!r} are {columns}, without `prompt`. Set `dataset_adapter`"
                 + (f" to one of {fitting}." if fitting else f" to one of {list(ADAPTERS)}, or name the columns alike.")
             )
+
+
+def _fitting(columns: list[str]) -> list[str]:
+    """Names of the adapters that these columns are enough for."""
+    return [name for name, a in ADAPTERS.items() if a.answer and {a.question, a.answer} <= set(columns)]
 
 
 def _check_columns(columns: list[str], name: str, adapter: Adapter, where: str) -> None:
@@ -211,7 +216,7 @@ def _check_columns(columns: list[str], name: str, adapter: Adapter, where: str) 
             "`dataset_adapter`, or set `question_column` to 'prompt' if it holds bare questions."
         )
     if missing:
-        fitting = [other for other, a in ADAPTERS.items() if a.answer and {a.question, a.answer} <= set(columns)]
+        fitting = _fitting(columns)
         hint = f"These adapters fit: {fitting}." if fitting else "Set `question_column` and `answer_column`."
         raise ValueError(
             f"The columns{where} are {columns}, but the adapter {name!r} needs {needed}, of which {missing} are "

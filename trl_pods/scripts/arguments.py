@@ -9,8 +9,8 @@ import difflib
 import json
 import os
 import re
-from collections.abc import Collection, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, NoReturn, get_type_hints
 
@@ -21,7 +21,8 @@ from trl.scripts.grpo import GRPOScriptArguments
 
 from ..config import PODSGRPOConfig
 from ..data import check_adapter
-from ..recipe import Recipe, SetupError
+from ..errors import SetupError
+from ..recipe import Recipe
 from ..wall_clock import WallClockCallback
 from .launch import LaunchOptions, from_recipe, planned_world_size
 
@@ -135,11 +136,9 @@ class Arguments(NamedTuple):
     launch: LaunchOptions
     recipe: Recipe
 
-    @contextmanager
-    def explained(self) -> Iterator[None]:
+    def explained(self) -> AbstractContextManager[None]:
         """Turn errors of the `with` block that a user can mend into a [`SetupError`] that names the recipe's line."""
-        with explained(self.recipe):
-            yield
+        return explained(self.recipe)
 
 
 class RecipeParser(TrlParser):
@@ -173,14 +172,14 @@ class RecipeParser(TrlParser):
         """
         namespace, rest = self.parse_known_args(arguments)
         recipe = Recipe(namespace.config)
-        given = {action.dest for action in self._actions if _is_given(action, arguments)}
-        for_launcher = [*self._apply(recipe, given), *self._for_launcher(rest)]
+        recipe.overridden = {action.dest for action in self._actions if _is_given(action, arguments)}
+        for_launcher = [*self._apply(recipe), *self._for_launcher(rest)]
         if namespace.dry_run and not torch.accelerator.is_available():
             self.set_defaults(use_cpu=True)  # so that recipes for GPUs can be tried anywhere
         with explained(recipe):
             use_cpu = self.parse_known_args(arguments)[0].use_cpu
             launch = LaunchOptions(for_launcher, use_cpu=use_cpu, in_new_process="env" in recipe.entries)
-        with planned_world_size(launch.num_processes), explained(recipe, given, TypeError):
+        with planned_world_size(launch.num_processes), explained(recipe, TypeError):
             script, training, model, dataset, *_ = self.parse_args_into_dataclasses(
                 arguments, return_remaining_strings=True, look_for_args_file=False
             )
@@ -190,7 +189,7 @@ class RecipeParser(TrlParser):
         """Raise what `argparse` complains of, in place of printing the usage of some 400 options and exiting."""
         raise SetupError(f"{message}. See `{self.prog} --help`.")
 
-    def _apply(self, recipe: Recipe, given: set[str]) -> list[str]:
+    def _apply(self, recipe: Recipe) -> list[str]:
         """Make the recipe's values the defaults of the options, and return the arguments that are for the launcher."""
         if "env" in recipe.entries:
             _set_environment(recipe)
@@ -207,7 +206,7 @@ class RecipeParser(TrlParser):
                 else:
                     errors.append(f"{recipe.where(name)}: {self._unknown(name)}")
             except SetupError as error:
-                if name not in given:
+                if name not in recipe.overridden:
                     errors.append(str(error))
         if errors:
             raise SetupError("\n".join(sorted(errors, key=_line_of)))
@@ -234,15 +233,13 @@ class RecipeParser(TrlParser):
 
 
 @contextmanager
-def explained(recipe: Recipe, overridden: Collection[str] = (), *more: type[Exception]) -> Iterator[None]:
+def explained(recipe: Recipe, *more: type[Exception]) -> Iterator[None]:
     """
     Turn errors of the `with` block that a user can mend into a [`SetupError`] that names the recipe's line.
 
     Args:
         recipe ([`Recipe`]):
             Recipe whose options the errors may be about.
-        overridden (`Collection[str]`, *optional*):
-            Options that the command line sets, so that the recipe is not to blame.
         *more (`type[Exception]`):
             Kinds of exceptions to turn, beside `ValueError`, `ImportError`, `OSError` and those of datasets.
     """
@@ -252,16 +249,17 @@ def explained(recipe: Recipe, overridden: Collection[str] = (), *more: type[Exce
         raise
     except (ValueError, ImportError, OSError, DatasetsError, *more) as error:
         message = str(error) or repr(error)
-        blamed = _named_option(message, recipe, overridden)
+        blamed = _named_option(message, recipe)
         raise SetupError(f"{recipe.where(blamed)}: {message}" if blamed else message) from error
 
 
-def _named_option(message: str, recipe: Recipe, overridden: Collection[str]) -> str | None:
+def _named_option(message: str, recipe: Recipe) -> str | None:
     """The option of the recipe that a message is about: the first in backticks, or else a word with underscores."""
     words = re.findall(r"`(\w+)`", message) or re.findall(r"\w+_\w+", message)
     spelled_out = [name for name in recipe.entries if "_" in name and name.replace("_", " ") in message]
-    named = next((word for word in [*words, *spelled_out] if word in recipe.entries or word in overridden), None)
-    return None if named in overridden else named
+    options = recipe.entries.keys() | recipe.overridden
+    named = next((word for word in [*words, *spelled_out] if word in options), None)
+    return None if named in recipe.overridden else named
 
 
 def _line_of(error: str) -> int:

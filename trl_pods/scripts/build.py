@@ -14,7 +14,7 @@ from trl import rewards as trl_rewards
 
 from ..data import adapt, check_prompts, drop_long_prompts, load_task
 from ..importing import import_path
-from ..reward_checks import check_signature
+from ..reward_checks import FROM_TRL, check_signature
 from ..rewards import REWARDS
 from ..trainer import PODSGRPOTrainer
 from ..wall_clock import WallClockCallback
@@ -49,8 +49,6 @@ def make_trainer(arguments: Arguments, data: Any) -> PODSGRPOTrainer:
         "dtype": model.dtype,
         **(training.model_init_kwargs or {}),
     }
-    seconds = (script.max_seconds, script.save_seconds, script.eval_seconds)
-    wall_clock = WallClockCallback(*seconds) if any(value is not None for value in seconds) else None
     _check_model(arguments)
     wanted_by = "eval_seconds" if script.eval_seconds is not None else "eval_strategy"
     evaluates = training.eval_strategy != "no" or script.eval_seconds is not None
@@ -65,8 +63,9 @@ def make_trainer(arguments: Arguments, data: Any) -> PODSGRPOTrainer:
         quantization_config=get_quantization_config(model),
         peft_config=get_peft_config(model),
     )
-    if wall_clock is not None:
-        wall_clock.attach(trainer)
+    seconds = (script.max_seconds, script.save_seconds, script.eval_seconds)
+    if any(value is not None for value in seconds):
+        WallClockCallback(*seconds).attach(trainer)
     return trainer
 
 
@@ -109,6 +108,7 @@ def load_data(arguments: Arguments) -> Any:
         ValueError: There is none, or the adapter does not fit its columns.
     """
     script, training = arguments.script, arguments.training
+    tokenizer = functools.cache(functools.partial(_load_tokenizer, arguments))  # once, if at all
     with training.main_process_first(desc="data"):  # the others find it in the cache
         try:
             data = _load(arguments)
@@ -118,14 +118,14 @@ def load_data(arguments: Arguments) -> Any:
             data = adapt(
                 data,
                 script.dataset_adapter,
-                conversational=_load_tokenizer(arguments).chat_template is not None,
+                conversational=tokenizer().chat_template is not None,
                 system_prompt=script.system_prompt,
                 question_column=script.question_column,
                 answer_column=script.answer_column,
             )
         check_prompts(data)
         if script.max_prompt_length is not None:
-            data = drop_long_prompts(data, _load_tokenizer(arguments), script.max_prompt_length)
+            data = drop_long_prompts(data, tokenizer(), script.max_prompt_length)
     return data
 
 
@@ -209,11 +209,11 @@ def _check_rewards(rewards: list[Any], dataset: Any, columns_removed: bool) -> N
     """Check what reward functions need against the columns, before anything is generated."""
     if dataset.column_names is None:  # streamed
         return
+    from_trl = [keyword for keyword in FROM_TRL if keyword != "environments"]  # a recipe has none
     columns = [] if columns_removed else [name for name in dataset.column_names if name != "prompt"]
-    keywords = ("prompts", "completions", "completion_ids", *columns, "trainer_state", "log_extra", "log_metric")
     for reward in rewards:
         if not isinstance(reward, str):
-            check_signature(reward.__name__, reward, keywords, columns_removed=columns_removed)
+            check_signature(reward.__name__, reward, (*from_trl, *columns), columns_removed=columns_removed)
 
 
 def _load(arguments: Arguments) -> Any:

@@ -10,8 +10,8 @@ import os
 import sys
 import warnings
 
+from ..errors import said_in_a_line
 from ..progress import training_progress
-from ..recipe import said_in_a_line
 from ..trainer import PODSGRPOTrainer
 from .arguments import Arguments, RecipeParser
 from .build import checkpoint_to_resume, load_data, load_rewards, load_setup, make_trainer

@@ -16,12 +16,11 @@ from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
 from trl.cli.accelerate_config import resolve_accelerate_config_argument
 
 from ..config import PODSGRPOConfig
-from ..recipe import Recipe, SetupError
+from ..errors import SetupError
+from ..recipe import Recipe
 
 MODULE = "trl_pods.scripts.grpo"
-LAUNCHED = (
-    "TRL_PODS_LAUNCHED"  # variable that marks the processes that were launched: accelerate does not mark a single one
-)
+LAUNCHED = "TRL_PODS_LAUNCHED"  # marks the processes that were launched, as accelerate does not mark a single one
 
 
 class LaunchOptions:
