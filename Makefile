@@ -7,7 +7,7 @@ PIP := --quiet --disable-pip-version-check
 OLDEST := exactness distributed trainer trl_contract features rollouts environments multimodal evaluation \
 	reward_functions cases_rewards completions_table fsdp
 
-.PHONY: quickstart test test-long test-oldest test-matrix test-vllm lint docs check clean
+.PHONY: quickstart test test-long test-oldest test-matrix test-vllm test-deepspeed lint docs check clean
 
 quickstart: .venv/ready  ## Make a small model and train it with PODS (about a minute on 2 CPU cores)
 	$(BIN)/trl-pods quickstart
@@ -25,6 +25,10 @@ test-matrix: test test-oldest  ## Run the tests on the newest and on the oldest 
 
 test-vllm: .venv-vllm/ready  ## Run the tests with real vLLM on the CPU (about 5 minutes)
 	.venv-vllm/bin/python -m pytest tests/with_vllm
+
+test-deepspeed: .venv-deepspeed/ready  ## Run the tests with DeepSpeed on the CPU (about 2 minutes)
+	PYTHONPATH=.venv-deepspeed $(BIN)/python -c 'import deepspeed'  # without it, the tests would be skipped
+	PYTHONPATH=.venv-deepspeed $(BIN)/python -m pytest tests/test_deepspeed.py
 
 lint: .venv/ready  ## Check style and types
 	$(BIN)/ruff check .
@@ -61,5 +65,11 @@ check: lint docs test  ## Style, types, examples and tests
 	.venv-vllm/bin/pip uninstall --quiet --yes torchvision torchaudio torchcodec
 	touch $@
 
+# A folder beside .venv, because accelerate treats everything otherwise where DeepSpeed is installed.
+.venv-deepspeed/ready: .venv/ready
+	DS_BUILD_OPS=0 DS_ACCELERATOR=cpu $(BIN)/pip install $(PIP) --no-deps --no-build-isolation --upgrade \
+		--target .venv-deepspeed deepspeed==0.19.8 hjson==3.1.0 msgpack ninja py-cpuinfo einops
+	touch $@
+
 clean:  ## Remove the environments and what the quickstart made
-	rm -rf .venv .venv-oldest .venv-vllm runs
+	rm -rf .venv .venv-oldest .venv-vllm .venv-deepspeed runs

@@ -1,5 +1,6 @@
-"""Recipes for the tiny model, and running the command line as a person runs it."""
+"""Recipes for the tiny model, and running the command line and workers in processes of their own."""
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -14,10 +15,17 @@ def run(*arguments, cwd=None, env=None, timeout=170):
     return subprocess.run(command, capture_output=True, text=True, cwd=cwd, env=env, timeout=timeout)
 
 
-def run_python(*arguments, cwd=None, timeout=170):
-    return subprocess.run(
-        [sys.executable, *map(str, arguments)], capture_output=True, text=True, cwd=cwd, timeout=timeout
-    )
+def run_python(*arguments, cwd=None, env=None, timeout=170):
+    command = [sys.executable, *map(str, arguments)]
+    return subprocess.run(command, capture_output=True, text=True, cwd=cwd, env=env, timeout=timeout)
+
+
+def torchrun(worker: Path, *arguments, num_processes=2, timeout=300) -> None:
+    """Run a script under torchrun, which finds the modules that the tests find, and check that it succeeds."""
+    launcher = ["-m", "torch.distributed.run", "--standalone", "--nproc_per_node", num_processes]
+    path = os.pathsep.join([str(Path(__file__).parents[1]), *sys.path])
+    done = run_python(*launcher, worker, *arguments, env={**os.environ, "PYTHONPATH": path}, timeout=timeout)
+    assert done.returncode == 0, done.stderr[-4000:]
 
 
 def write_recipe(folder: Path, text: str) -> Path:

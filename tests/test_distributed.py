@@ -1,33 +1,17 @@
 """Several real processes under torchrun: the same kept rows and parameters as one, and GRPO's bits with n = m."""
 
 import json
-import os
-import subprocess
-import sys
 from collections import Counter
 from pathlib import Path
 
+import commands
 import pandas as pd
 import pytest
 import torch
 
 DETERMINISTIC = ["two_groups", "one_group", "all_statistics", "random_rule"]
 WORLD_SIZES = [1, 2, 4]
-
-
-def launch(model_path: str, output_dir: Path, world_size: int, cases: list[str]) -> None:
-    worker = Path(__file__).with_name("distributed_worker.py")
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node", str(world_size)]
-    root = str(worker.parents[1])
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([root, *sys.path])}
-    run = subprocess.run(
-        [*command, str(worker), model_path, str(output_dir), *cases],
-        env=environment,
-        capture_output=True,
-        text=True,
-        timeout=300,
-    )
-    assert run.returncode == 0, run.stderr[-4000:]
+WORKER = Path(__file__).with_name("distributed_worker.py")
 
 
 @pytest.fixture(scope="module")
@@ -35,9 +19,9 @@ def results(model_path, tmp_path_factory) -> Path:
     """Folder with the results of all cases for 1, 2 and 4 processes."""
     output_dir = tmp_path_factory.mktemp("distributed")
     exact = ["grpo", "n_equal_m", "grpo_lora", "n_equal_m_lora"]
-    launch(model_path, output_dir, 1, DETERMINISTIC)
-    launch(model_path, output_dir, 2, [*DETERMINISTIC, *exact, "own_randomness"])
-    launch(model_path, output_dir, 4, [*DETERMINISTIC, "own_randomness"])
+    commands.torchrun(WORKER, model_path, output_dir, *DETERMINISTIC, num_processes=1)
+    commands.torchrun(WORKER, model_path, output_dir, *DETERMINISTIC, *exact, "own_randomness", num_processes=2)
+    commands.torchrun(WORKER, model_path, output_dir, *DETERMINISTIC, "own_randomness", num_processes=4)
     return output_dir
 
 

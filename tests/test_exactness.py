@@ -6,36 +6,61 @@ import pytest
 import tiny
 import torch
 from peft import LoraConfig
+from transformers import Qwen3MoeConfig
 from trl import GRPOConfig, GRPOTrainer
 
 from trl_pods import PODSGRPOConfig, PODSGRPOTrainer
 
 LOSS_TYPES = ["grpo", "dapo", "bnpo", "dr_grpo", "cispo", "sapo", "luspo", "vespo"]
 
+# Updates from 1 prompt at a time, of completions that an older model generated.
+UPDATE = {
+    "beta": 0.1,
+    "num_iterations": 2,
+    "steps_per_generation": 2,
+    "gradient_accumulation_steps": 2,
+    "per_device_train_batch_size": 4,
+    "max_steps": 3,
+}
 
-def train(trainer_class, config_class, model_path, output_dir, *, lora=False, reward_funcs=None, **arguments):
-    peft_config = LoraConfig(r=4, lora_alpha=8, target_modules="all-linear", lora_dropout=0.0) if lora else None
-    trainer = trainer_class(
+
+def make_trainer(trainer_class, model_path, output_dir, *, lora=False, conversational=False, **arguments):
+    config_class = PODSGRPOConfig if issubclass(trainer_class, PODSGRPOTrainer) else GRPOConfig
+    return trainer_class(
         model=model_path,
-        reward_funcs=reward_funcs or tiny.distinct_characters,
+        reward_funcs=tiny.distinct_characters,
         args=config_class(**tiny.default_arguments(output_dir, **arguments)),
-        train_dataset=tiny.make_dataset(),
-        peft_config=peft_config,
+        train_dataset=tiny.make_dataset(conversational=conversational),
+        peft_config=LoraConfig(r=4, lora_alpha=8, target_modules="all-linear", lora_dropout=0.0) if lora else None,
     )
+
+
+def train(trainer) -> dict[str, torch.Tensor]:
     start = tiny.trained_parameters(trainer)
     trainer.train()
     end = tiny.trained_parameters(trainer)
-    assert any(not torch.equal(start[name], end[name]) for name in end), "nothing was trained"
+    assert differ(start, end), "nothing was trained"
     return end
 
 
-def assert_same_bits(model_path, tmp_path, **arguments):
+def differ(some: dict[str, torch.Tensor], others: dict[str, torch.Tensor]) -> bool:
+    return any(not torch.equal(some[name], others[name]) for name in some)
+
+
+def train_grpo(model_path, output_dir, **arguments) -> dict[str, torch.Tensor]:
+    """What [`assert_same_bits`] compares with."""
+    return train(make_trainer(GRPOTrainer, model_path, output_dir, **{"max_steps": 4} | arguments))
+
+
+def assert_same_bits(model_path, tmp_path, **arguments) -> dict[str, torch.Tensor]:
+    """Train with n = m and as plain GRPO: the same parameters, which are returned."""
     arguments = {"max_steps": 4} | arguments
-    grpo = train(GRPOTrainer, GRPOConfig, model_path, tmp_path / "grpo", **arguments)
-    pods = train(PODSGRPOTrainer, PODSGRPOConfig, model_path, tmp_path / "pods", num_rollouts=4, **arguments)
+    grpo = train_grpo(model_path, tmp_path / "grpo", **arguments)
+    pods = train(make_trainer(PODSGRPOTrainer, model_path, tmp_path / "pods", num_rollouts=4, **arguments))
     assert grpo.keys() == pods.keys()
     for name in grpo:
         assert torch.equal(grpo[name], pods[name]), name
+    return grpo
 
 
 @pytest.mark.parametrize("loss_type", LOSS_TYPES)
@@ -85,38 +110,25 @@ class ReplayingGRPO(_Recording, GRPOTrainer):
         return [list(ids) for ids in completion_ids], None
 
 
-def assert_same_update(model_path, tmp_path, rule="max_variance", **arguments):
-    """Train with n > m, then plain GRPO on the very rows that were kept: the same parameters, but for rounding."""
-    arguments = {
-        "beta": 0.1,
-        "num_iterations": 2,
-        "steps_per_generation": 2,
-        "gradient_accumulation_steps": 2,
-        "per_device_train_batch_size": 4,
-        "max_steps": 3,
-    } | arguments
-    pods = RecordingPODS(
-        model=model_path,
-        reward_funcs=tiny.distinct_characters,
-        args=PODSGRPOConfig(
-            **tiny.default_arguments(tmp_path / "pods", num_rollouts=12, down_sampling=rule, **arguments)
-        ),
-        train_dataset=tiny.make_dataset(),
-    )
-    start = tiny.trained_parameters(pods)
-    pods.train()
-    grpo = ReplayingGRPO(
-        model=model_path,
-        reward_funcs=tiny.distinct_characters,
-        args=GRPOConfig(**tiny.default_arguments(tmp_path / "grpo", **arguments)),
-        train_dataset=tiny.make_dataset(),
-    )
-    grpo.replay = pods.recorded
-    grpo.train()
-    expected, found = tiny.trained_parameters(grpo), tiny.trained_parameters(pods)
-    assert any(not torch.equal(start[name], found[name]) for name in found), "nothing was trained"
+def train_kept_rows(model_path, output_dir, **arguments) -> tuple[dict[str, torch.Tensor], list]:
+    """Train with n > m; returns the parameters and the kept rows."""
+    trainer = make_trainer(RecordingPODS, model_path, output_dir, num_rollouts=12, **UPDATE | arguments)
+    return train(trainer), trainer.recorded
+
+
+def assert_same_update(model_path, tmp_path, rule="max_variance", **arguments) -> dict[str, torch.Tensor]:
+    """
+    Train with n > m, then plain GRPO on the very rows that were kept: the same parameters, but for rounding.
+
+    Returns those parameters.
+    """
+    found, kept = train_kept_rows(model_path, tmp_path / "pods", down_sampling=rule, **arguments)
+    grpo = make_trainer(ReplayingGRPO, model_path, tmp_path / "grpo", **UPDATE | arguments)
+    grpo.replay = kept
+    expected = train(grpo)
     for name in expected:
         torch.testing.assert_close(found[name], expected[name], rtol=0, atol=1e-7, msg=name)
+    return found
 
 
 @pytest.mark.feature("every `loss_type`")
@@ -126,24 +138,54 @@ def test_n_greater_m_updates_as_grpo_does_on_the_kept_rows(loss_type, rule, mode
     assert_same_update(model_path, tmp_path, rule, loss_type=loss_type)
 
 
+# Options of the update, and what else each needs to change it.
+OPTIONS = [
+    ({"importance_sampling_level": "sequence"}, {}),
+    ({"delta": 1.01}, {}),
+    ({"top_entropy_quantile": 0.5}, {}),
+    ({"entropy_coef": 0.01}, {}),
+    ({"use_adaptive_entropy": True}, {"entropy_target": 10.0}),
+    ({"sync_ref_model": True, "ref_model_sync_steps": 1}, {}),
+    ({"use_bias_correction_kl": True}, {"use_bias_correction_kl": False}),
+    ({"mask_truncated_completions": True}, {"max_completion_length": 24}),
+    ({"scale_rewards": "batch"}, {}),
+    ({"off_policy_mask_threshold": 1e-6}, {}),
+    ({"cast_lm_head_to_fp32": True}, {"model_init_kwargs": {"dtype": "bfloat16"}, "learning_rate": 1e-2}),
+    ({"chat_template_kwargs": {"think": True}}, {"conversational": True}),
+    ({"router_aux_loss_coef": 0.5}, {}),  # with the model with experts
+]
+
+
+@pytest.fixture(scope="module")
+def model_with_experts(tmp_path_factory) -> str:
+    config = {"head_dim": 8, "moe_intermediate_size": 32, "num_experts": 4, "num_experts_per_tok": 2}
+    return tiny.save_model(tmp_path_factory.mktemp("experts"), config_class=Qwen3MoeConfig, **config)
+
+
+@pytest.fixture(params=OPTIONS, ids=lambda case: next(iter(case[0])))
+def case(request, model_path, model_with_experts) -> tuple[dict, dict]:
+    """The arguments of a training without an option, and with it."""
+    option, others = request.param
+    model = model_with_experts if "router_aux_loss_coef" in option else model_path
+    return {"model_path": model} | others, {"model_path": model} | others | option
+
+
+@pytest.mark.feature("`cast_lm_head_to_fp32`, `chat_template_kwargs`, `off_policy_mask_threshold`")
 @pytest.mark.feature("`delta`, `entropy_coef`, `top_entropy_quantile`")
 @pytest.mark.feature("`importance_sampling_level`, `sync_ref_model`, `use_bias_correction_kl`")
-@pytest.mark.parametrize(
-    "option",
-    [
-        {"importance_sampling_level": "sequence"},
-        {"delta": 1.5},
-        {"top_entropy_quantile": 0.5},
-        {"entropy_coef": 0.01},
-        {"sync_ref_model": True, "ref_model_sync_steps": 1},
-        {"use_bias_correction_kl": True},
-        {"mask_truncated_completions": True, "max_completion_length": 24},
-        {"scale_rewards": "batch"},
-    ],
-    ids=lambda option: next(iter(option)),
-)
-def test_options_of_the_update_do_as_in_grpo_on_the_kept_rows(option, model_path, tmp_path):
-    assert_same_update(model_path, tmp_path, **option)
+@pytest.mark.feature("`router_aux_loss_coef`, `use_adaptive_entropy`")
+def test_options_of_the_update_do_as_in_grpo_on_the_kept_rows(case, tmp_path):
+    without, with_option = case
+    found = assert_same_update(tmp_path=tmp_path, **with_option)
+    others, _ = train_kept_rows(output_dir=tmp_path / "without", **without)
+    assert differ(found, others), "the option changes nothing, so nothing was tested"
+
+
+def test_options_of_the_update_with_n_equal_m_are_grpo_bit_for_bit(case, tmp_path):
+    without, with_option = (arguments | {"beta": 0.1, "num_iterations": 2} for arguments in case)
+    found = assert_same_bits(tmp_path=tmp_path, **with_option)
+    others = train_grpo(output_dir=tmp_path / "without", **without)
+    assert differ(found, others), "the option changes nothing, so nothing was tested"
 
 
 class CountingPODS(PODSGRPOTrainer):

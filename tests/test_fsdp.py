@@ -6,11 +6,9 @@ CPU accelerate 1.15 silently uses DDP instead, so there the worker sets its stat
 """
 
 import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 
+import commands
 import pytest
 import torch
 
@@ -24,17 +22,9 @@ def results(model_path, tmp_path_factory) -> Path:
     """Folder with the results of all cases, sharded and not."""
     output_dir = tmp_path_factory.mktemp("fsdp")
     worker = Path(__file__).with_name("fsdp_worker.py")
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2", str(worker)]
     cases = [f"ddp:{case}" for case in DOWN_SAMPLED]
     cases += [f"{sharding}:{case}" for sharding in SHARDED for case in [*DOWN_SAMPLED, *EXACT]]
-    run = subprocess.run(
-        [*command, model_path, str(output_dir), *cases],
-        env={**os.environ, "PYTHONPATH": os.pathsep.join([str(worker.parents[1]), *sys.path])},
-        capture_output=True,
-        text=True,
-        timeout=300,
-    )
-    assert run.returncode == 0, run.stderr[-4000:]
+    commands.torchrun(worker, model_path, output_dir, *cases)
     return output_dir
 
 

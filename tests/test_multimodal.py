@@ -194,7 +194,7 @@ def train_with_drawings(reward, output_dir, **arguments):
     return trainer
 
 
-@pytest.mark.feature("images")
+@pytest.mark.feature("images that tools return")
 @not_in_trl_1_10("pictures that tools return do not reach the update where no prompt has any")
 def test_pictures_from_tools_stay_with_the_rows_that_called(tmp_path):
     judge = Judge()

@@ -2,10 +2,9 @@
 
 import json
 import re
-import subprocess
-import sys
 from pathlib import Path
 
+import commands
 import pytest
 
 from trl_pods import quickstart
@@ -21,8 +20,7 @@ def folder(tmp_path_factory) -> Path:
 @pytest.fixture(scope="module")
 def output(folder) -> str:
     """What `trl-pods quickstart` prints, run in a folder of its own."""
-    command = [sys.executable, "-m", "trl_pods.cli", "quickstart"]
-    done = subprocess.run(command, capture_output=True, text=True, cwd=folder, timeout=180)
+    done = commands.run("quickstart", cwd=folder, timeout=180)
     assert done.returncode == 0, done.stderr
     return done.stdout + done.stderr
 
@@ -73,8 +71,8 @@ def test_it_does_not_remove_what_it_has_not_made(tmp_path):
 
 @pytest.mark.usefixtures("output")
 def test_the_recipe_trains_on_what_the_quickstart_made(folder):
-    command = [sys.executable, "-m", "trl_pods.cli", "grpo", "--config", str(ROOT / "recipes" / "quickstart.yaml")]
-    done = subprocess.run([*command, "--max_steps", "2"], capture_output=True, text=True, cwd=folder, timeout=120)
+    recipe = ROOT / "recipes" / "quickstart.yaml"
+    done = commands.run("grpo", "--config", recipe, "--max_steps", 2, cwd=folder, timeout=120)
     assert done.returncode == 0, done.stderr
     assert "training 2/2" in done.stderr
 
@@ -83,7 +81,7 @@ def test_the_recipe_trains_on_what_the_quickstart_made(folder):
 def test_the_example_in_the_readme_runs_as_written(folder):
     readme = (ROOT / "README.md").read_text()
     example = re.search(r"```python\n(from datasets.*?)```", readme, re.DOTALL)[1]
-    done = subprocess.run([sys.executable, "-c", example], capture_output=True, text=True, cwd=folder, timeout=120)
+    done = commands.run_python("-c", example, cwd=folder, timeout=120)
     assert done.returncode == 0, done.stderr
     printed = json.loads(done.stdout.strip().splitlines()[-1])
     stated = json.loads(re.search(r"which rises: `(\[.*?\])`", readme)[1])

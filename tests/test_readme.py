@@ -1,16 +1,19 @@
 """What the README says, held against the code."""
 
+import ast
 import re
 from collections import defaultdict
 from dataclasses import fields
 from pathlib import Path
 
 import tiny
+import versions
 from trl import GRPOConfig
 
 from trl_pods import PODSGRPOConfig, PODSGRPOTrainer, list_strategies, registry
 
-README = (Path(__file__).parents[1] / "README.md").read_text()
+TESTS = Path(__file__).parent
+README = (TESTS.parent / "README.md").read_text()
 
 
 def table_under(heading: str) -> dict[str, tuple[str, ...]]:
@@ -29,18 +32,48 @@ def test_the_table_of_fields_is_complete():
     assert set(table_under("What the arguments mean")) == added | {"num_generations"}
 
 
-def test_the_table_of_support_is_what_the_tests_are_marked_with():
-    folder, marked = Path(__file__).parent, defaultdict(set)
-    for path in folder.rglob("test_*.py"):
-        for feature in re.findall(r'^@pytest.mark.feature\("(.*)"\)$', path.read_text(), re.MULTILINE):
-            marked[feature].add(str(path.relative_to(folder)))
+def table_of_support() -> dict[str, tuple[str, set[str]]]:
+    """Feature -> the versions of TRL and the files of tests, of the rows that are tested."""
     rows = [line.strip("| ").split(" | ") for line in README.split("## Support\n")[1].split("\n## ")[0].splitlines()]
-    table = {cells[0]: cells[1] for cells in rows if len(cells) == 2 and cells[0] not in ("feature", "---")}
-    tested = {feature: set(re.findall("`(.*?)`", tests)) for feature, tests in table.items() if "untested" not in tests}
-    assert tested == marked
-    with_trl_1_10 = re.search(r"OLDEST := ((?:.*\\\n)*.*)", (folder.parent / "Makefile").read_text())[1].split()
-    for names in marked.values():
-        assert {name for name in names if "vllm" not in name} <= {f"test_{name}.py" for name in with_trl_1_10}
+    rows = [cells for cells in rows if len(cells) == 3 and cells[0] not in ("feature", "---")]
+    return {
+        feature: (trl, set(re.findall("`(.*?)`", tests))) for feature, trl, tests in rows if "untested" not in tests
+    }
+
+
+def marked_tests() -> dict[str, list[tuple[str, bool]]]:
+    """Feature -> for each test marked with it, its file, and whether TRL 1.10 skips it."""
+    marked = defaultdict(list)
+    for path in TESTS.rglob("test_*.py"):
+        functions = [node for node in ast.parse(path.read_text()).body if isinstance(node, ast.FunctionDef)]
+        for function in functions:
+            decorators = [ast.unparse(decorator) for decorator in function.decorator_list]
+            skipped = any(decorator.split("(")[0] in vars(versions) for decorator in decorators)
+            for decorator in decorators:
+                if feature := re.fullmatch(r"pytest\.mark\.feature\('(.*)'\)", decorator):
+                    marked[feature[1]].append((str(path.relative_to(TESTS)), skipped))
+    return marked
+
+
+def test_the_table_of_support_is_what_the_tests_are_marked_with():
+    marked = {feature: {file for file, _ in tests} for feature, tests in marked_tests().items()}
+    assert {feature: files for feature, (_, files) in table_of_support().items()} == marked
+
+
+def test_the_table_of_support_names_the_versions_that_the_tests_run_on():
+    """The oldest one only where `make test-oldest` runs every test of the feature, and TRL 1.10 skips none of them."""
+    makefile = (TESTS.parent / "Makefile").read_text()
+    oldest = re.search(r"OLDEST := ((?:.*\\\n)*.*)", makefile)[1].split()
+    newest = {
+        re.search(r"^trl==(.*)$", (TESTS.parent / name).read_text(), re.MULTILINE)[1]
+        for name in ("constraints.txt", "constraints-vllm.txt")
+    }
+    assert "trl==1.10.0" in makefile and newest == {"1.16.0"}
+    on_oldest = {f"test_{name}.py" for name in oldest}
+    assert {feature: trl for feature, (trl, _) in table_of_support().items()} == {
+        feature: "1.10.0, 1.16.0" if all(file in on_oldest and not skipped for file, skipped in tests) else "1.16.0"
+        for feature, tests in marked_tests().items()
+    }
 
 
 def test_the_strategy_in_the_readme_runs_as_written_and_trains(monkeypatch, model_path, tmp_path):

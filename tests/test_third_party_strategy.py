@@ -1,14 +1,11 @@
 """A strategy that another package provides: found, listed, and used by name in real training steps."""
 
 import os
-import subprocess
-import sys
 import textwrap
 from pathlib import Path
 
+import commands
 import pytest
-import tiny
-import yaml
 
 RULE = '''\
 import torch
@@ -41,19 +38,13 @@ def environment(tmp_path_factory) -> dict[str, str]:
     source, target = tmp_path_factory.mktemp("source"), tmp_path_factory.mktemp("installed")
     (source / "pyproject.toml").write_text(PROJECT)
     (source / "their_rules.py").write_text(RULE)
-    pip = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--target", str(target), str(source)]
-    done = subprocess.run(pip, capture_output=True, text=True)
+    done = commands.run_python("-m", "pip", "install", "--quiet", "--no-deps", "--target", target, source)
     assert done.returncode == 0, done.stderr
     return {**os.environ, "PYTHONPATH": str(target), "COLUMNS": "160"}
 
 
-def run(environment, *arguments, cwd=None):
-    command = [sys.executable, "-m", "trl_pods.cli", *arguments]
-    return subprocess.run(command, capture_output=True, text=True, env=environment, cwd=cwd, timeout=120)
-
-
 def test_it_is_listed_without_being_imported(environment):
-    done = run(environment, "strategies")
+    done = commands.run("strategies", env=environment)
     assert done.returncode == 0, done.stderr
     for name in ("every_other", "broken"):
         assert name in done.stdout
@@ -81,24 +72,14 @@ def test_it_keeps_the_contract_and_trains_by_name(environment, model_path, tmp_p
         assert list(trainer._logs["extra"]["kept"]) == [False, True] * 8
         """
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=environment, timeout=120)
+    done = commands.run_python("-c", code, env=environment)
     assert done.returncode == 0, done.stderr
 
 
 def test_it_trains_from_a_recipe(environment, model_path, tmp_path):
-    (tmp_path / "data").mkdir()
-    tiny.make_dataset().to_json(tmp_path / "data" / "train.jsonl")
-    (tmp_path / "my_rewards.py").write_text(
-        "def distinct(completions, **kwargs):\n    return [float(len(set(text))) for text in completions]\n"
-    )
-    recipe = tiny.default_arguments(tmp_path / "out", num_rollouts=8, down_sampling="every_other") | {
-        "down_sampling_kwargs": {"first": 1},
-        "model_name_or_path": model_path,
-        "dataset_name": str(tmp_path / "data"),
-        "reward_funcs": ["my_rewards.distinct"],
-    }
-    (tmp_path / "recipe.yaml").write_text(yaml.safe_dump(recipe))
-    done = run(environment, "grpo", "--config", "recipe.yaml", cwd=tmp_path)
+    rule = {"down_sampling": "every_other", "down_sampling_kwargs": {"first": 1}}
+    recipe = commands.recipe(tmp_path, model_path, **rule)
+    done = commands.run("grpo", "--config", recipe, env=environment, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     assert (tmp_path / "out" / "model.safetensors").exists()
 
@@ -106,5 +87,5 @@ def test_it_trains_from_a_recipe(environment, model_path, tmp_path):
 def test_a_broken_one_names_its_package(environment, tmp_path):
     arguments = f"{str(tmp_path)!r}, use_cpu=True, bf16=False, down_sampling='broken'"
     code = f"from trl_pods import PODSGRPOConfig; PODSGRPOConfig({arguments})"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=environment, timeout=120)
+    done = commands.run_python("-c", code, env=environment)
     assert "'broken' of the package 'their-rules' cannot be loaded from 'their_rules:no_such_function'" in done.stderr

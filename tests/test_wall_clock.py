@@ -1,12 +1,10 @@
 """The wall clock, with a clock that only the reward function moves: exact, and no test of speed."""
 
 import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 from types import SimpleNamespace
 
+import commands
 import pytest
 import tiny
 import torch
@@ -161,15 +159,7 @@ def test_a_run_whose_time_is_over_is_not_trained_further(model_path, tmp_path):
 
 def test_processes_with_different_clocks_act_at_the_same_steps(model_path, tmp_path):
     worker = Path(__file__).with_name("wall_clock_worker.py")
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2"]
-    run = subprocess.run(
-        [*command, str(worker), model_path, str(tmp_path)],
-        env={**os.environ, "PYTHONPATH": os.pathsep.join([str(worker.parents[1]), *sys.path])},
-        capture_output=True,
-        text=True,
-        timeout=170,
-    )
-    assert run.returncode == 0, run.stderr[-4000:]
+    commands.torchrun(worker, model_path, tmp_path)
     logs = [json.loads((tmp_path / f"{rank}.json").read_text()) for rank in range(2)]
     for log in logs:
         assert log[-1]["step"] == 6

@@ -6,13 +6,13 @@ import torch
 from datasets import Dataset
 from tokenizers import Regex, Tokenizer, models, pre_tokenizers
 from tokenizers.decoders import Fuse
-from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
+from transformers import AutoModelForCausalLM, LlamaConfig, PreTrainedModel, PreTrainedTokenizerFast
 
 CHARACTERS = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789 .,:;!?+-*/=<>()[]{}'\"_|\n"
 
 CHAT_TEMPLATE = (
     "{% for m in messages %}<{{ m.role }}>{{ m.content }}</s>{% endfor %}"
-    "{% if add_generation_prompt %}<assistant>{% endif %}"
+    "{% if add_generation_prompt %}<assistant>{% if think %}<think>{% endif %}{% endif %}"
 )
 
 
@@ -32,25 +32,31 @@ def make_tokenizer() -> PreTrainedTokenizerFast:
     )
 
 
-def save_model(path: Path, seed: int = 0) -> str:
-    """Write a random two-layer model and its tokenizer to a folder, and return the folder's name."""
-    tokenizer = make_tokenizer()
+def make_model(
+    tokenizer: PreTrainedTokenizerFast, *, seed: int = 0, config_class: type = LlamaConfig, **config
+) -> PreTrainedModel:
+    """A random two-layer model for a tokenizer's vocabulary; `config` says what differs from the usual one."""
     torch.manual_seed(seed)
-    config = LlamaConfig(
-        vocab_size=len(tokenizer),
-        hidden_size=32,
-        intermediate_size=64,
-        num_hidden_layers=2,
-        num_attention_heads=4,
-        num_key_value_heads=2,
-        max_position_embeddings=256,
-        bos_token_id=None,
-        eos_token_id=tokenizer.eos_token_id,
-        pad_token_id=tokenizer.pad_token_id,
-        initializer_range=0.3,  # far enough from uniform for completions to differ in probability
-    )
-    model = LlamaForCausalLM(config)
-    model.save_pretrained(path)
+    usual = {
+        "vocab_size": len(tokenizer),
+        "hidden_size": 32,
+        "intermediate_size": 64,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 4,
+        "num_key_value_heads": 2,
+        "max_position_embeddings": 256,
+        "bos_token_id": None,
+        "eos_token_id": tokenizer.eos_token_id,
+        "pad_token_id": tokenizer.pad_token_id,
+        "initializer_range": 0.3,  # far enough from uniform for completions to differ in probability
+    }
+    return AutoModelForCausalLM.from_config(config_class(**usual | config))
+
+
+def save_model(path: Path, **arguments) -> str:
+    """Write a model of [`make_model`] and its tokenizer to a folder, and return the folder's name."""
+    tokenizer = make_tokenizer()
+    make_model(tokenizer, **arguments).save_pretrained(path)
     tokenizer.save_pretrained(path)
     return str(path)
 

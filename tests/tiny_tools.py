@@ -4,9 +4,8 @@ import json
 from pathlib import Path
 
 import tiny
-import torch
 from tokenizers import AddedToken
-from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
+from transformers import PreTrainedTokenizerFast
 
 NUM_CALLS = 10
 
@@ -46,21 +45,7 @@ def make_tokenizer(tool: str) -> PreTrainedTokenizerFast:
 def save_model(path: Path) -> str:
     """Write a random model for `make_tokenizer`'s vocabulary to a folder, and return the folder's name."""
     tokenizer = make_tokenizer("tool")
-    torch.manual_seed(0)
-    config = LlamaConfig(
-        vocab_size=len(tokenizer),
-        hidden_size=32,
-        intermediate_size=64,
-        num_hidden_layers=2,
-        num_attention_heads=4,
-        num_key_value_heads=2,
-        max_position_embeddings=512,
-        bos_token_id=None,
-        eos_token_id=tokenizer.eos_token_id,
-        pad_token_id=tokenizer.pad_token_id,
-        initializer_range=0.2,
-    )
-    model = LlamaForCausalLM(config)
+    model = tiny.make_model(tokenizer, max_position_embeddings=512, initializer_range=0.2)
     first_call = len(tokenizer) - NUM_CALLS
     model.generation_config.eos_token_id = [tokenizer.eos_token_id, *range(first_call, len(tokenizer))]
     model.save_pretrained(path)

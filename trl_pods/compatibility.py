@@ -53,23 +53,23 @@ def check_trl(version: str = trl_version, trainer: Any = GRPOTrainer) -> None:
     """
     if not SpecifierSet(SUPPORTED_TRL, prereleases=True).contains(version):
         raise ImportError(
-            f"PODSGRPOTrainer supports trl{SUPPORTED_TRL}, but trl {version} is installed. "
-            f"Run `pip install 'trl{SUPPORTED_TRL}'`."
+            f"trl {version} is installed, but PODSGRPOTrainer supports trl{SUPPORTED_TRL}: "
+            f"run `pip install 'trl{SUPPORTED_TRL}'`."
         )
-    way_out = f"Install a release of trl{SUPPORTED_TRL} that trl-pods was tested on, or a newer trl-pods."
+    way_out = f"install a release of trl{SUPPORTED_TRL} that trl-pods was tested on, or a newer trl-pods."
     for name, expected in SEAM.items():
         method = getattr(trainer, name, None)
         found = tuple(inspect.signature(method).parameters) if callable(method) else None
         if not _matches(found, expected):
             raise ImportError(
                 f"trl {version} has changed `GRPOTrainer.{name}` (expected parameters {expected}, found {found}), "
-                f"which PODSGRPOTrainer overrides. {way_out}"
+                f"which PODSGRPOTrainer overrides: {way_out}"
             )
     returned = _returned_names(trainer._generate)
     if returned != Generated._fields:
         raise ImportError(
             f"trl {version} has changed what `GRPOTrainer._generate` returns (expected {Generated._fields}, found "
-            f"{returned}), which PODSGRPOTrainer narrows. {way_out}"
+            f"{returned}), which PODSGRPOTrainer narrows: {way_out}"
         )
 
 

@@ -2,6 +2,7 @@
 
 import functools
 import os
+import re
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -9,8 +10,8 @@ import tiny
 import torch
 import vllm.model_executor.layers.utils
 from peft import PeftModel
-from recording import RecordingTrainer
-from transformers import LlamaConfig, LlamaForCausalLM, set_seed
+from recording import Judge, RecordingTrainer, assert_aligned
+from transformers import set_seed
 from vllm import LLM
 
 from trl_pods import PODSGRPOConfig
@@ -45,25 +46,10 @@ def keep_linear_weights() -> None:
 
 
 def save_model(path: Path) -> str:
-    """Write a random two-layer model and its tokenizer to a folder; vLLM needs heads of 32 dimensions or more."""
-    tokenizer = tiny.make_tokenizer()
-    torch.manual_seed(0)
-    config = LlamaConfig(
-        vocab_size=len(tokenizer),
-        hidden_size=128,
-        intermediate_size=256,
-        num_hidden_layers=2,
-        num_attention_heads=4,
-        num_key_value_heads=4,
-        max_position_embeddings=256,
-        bos_token_id=None,
-        eos_token_id=tokenizer.eos_token_id,
-        pad_token_id=tokenizer.pad_token_id,
-        initializer_range=0.1,  # far enough from uniform for log-probs to tell completions apart
-    )
-    LlamaForCausalLM(config).save_pretrained(path)
-    tokenizer.save_pretrained(path)
-    return str(path)
+    """Write a tiny model that vLLM can run to a folder: it needs heads of 32 dimensions or more."""
+    # Far enough from uniform for log-probs to tell completions apart.
+    config = {"hidden_size": 128, "intermediate_size": 256, "num_key_value_heads": 4, "initializer_range": 0.1}
+    return tiny.save_model(path, **config)
 
 
 def vllm_arguments(output_dir, **overrides) -> dict:
@@ -77,6 +63,18 @@ def vllm_arguments(output_dir, **overrides) -> dict:
         "vllm_max_model_length": 128,
     }
     return tiny.default_arguments(output_dir, **arguments | overrides)
+
+
+PATTERN = "[a-m]{4,8}"  # of structured outputs; an end of turn follows
+
+# An evaluation after each step, of 2 completions of each of 4 prompts.
+EVALUATION = {
+    "eval_dataset": tiny.make_dataset(4),
+    "num_generations_eval": 2,
+    "per_device_eval_batch_size": 8,
+    "eval_strategy": "steps",
+    "eval_steps": 1,
+}
 
 
 @dataclass
@@ -126,6 +124,22 @@ def make_trainer(model_path, reward_funcs, output_dir, **arguments) -> VLLMTrain
     others = {"train_dataset": tiny.make_dataset()} | {name: arguments.pop(name) for name in names if name in arguments}
     args = PODSGRPOConfig(**vllm_arguments(output_dir, **arguments))
     return VLLMTrainer(model=model_path, reward_funcs=reward_funcs, args=args, **others)
+
+
+def assert_structured(model_path, output_dir, **arguments) -> None:
+    """Check that with [`PATTERN`] all rollouts match it, nearly none without, and that rows stay whole."""
+
+    def share_that_matches(name: str, pattern: str | None) -> float:
+        trainer = make_trainer(
+            model_path, Judge(), output_dir / name, vllm_structured_outputs_regex=pattern, **arguments
+        )
+        trainer.train()
+        assert_aligned(trainer)
+        texts = [tiny.make_tokenizer().decode(ids[:-1]) for _, completions, _ in trainer.sampled for ids in completions]
+        return sum(re.fullmatch(PATTERN, text) is not None for text in texts) / len(texts)
+
+    assert share_that_matches("structured", PATTERN) == 1
+    assert share_that_matches("free", None) < 0.1
 
 
 def engine_weight(trainer, name: str) -> torch.Tensor:

@@ -5,7 +5,16 @@ import math
 import pytest
 import tiny
 import torch
-from engine import Rows, engine_weight, make_trainer, trained_weight, vllm_arguments
+from engine import (
+    EVALUATION,
+    PATTERN,
+    Rows,
+    assert_structured,
+    engine_weight,
+    make_trainer,
+    trained_weight,
+    vllm_arguments,
+)
 from peft import LoraConfig
 from recording import Judge, assert_aligned, expected_score
 from transformers import set_seed
@@ -128,6 +137,11 @@ def test_importance_ratios_are_those_of_the_kept_rows(mode, vllm_model_path, tmp
         torch.testing.assert_close(inputs["importance_sampling_ratio"], expected)
 
 
+@pytest.mark.feature("vLLM structured outputs")
+def test_structured_outputs_are_kept_like_any_other(vllm_model_path, tmp_path):
+    assert_structured(vllm_model_path, tmp_path)
+
+
 def test_a_log_prob_that_the_engine_could_not_give_does_not_reach_the_loss(vllm_model_path, tmp_path, monkeypatch):
     generate = LLM.generate
 
@@ -149,8 +163,8 @@ def test_a_log_prob_that_the_engine_could_not_give_does_not_reach_the_loss(vllm_
     assert max(trainer.logged("sampling/sampling_logp_difference/mean")) < 0.02
 
 
-@pytest.mark.parametrize("with_lora", [False, True])
-def test_n_equal_m_is_grpo_bit_for_bit(with_lora, vllm_model_path, tmp_path):
+@pytest.mark.parametrize("case", ["full", "lora", "structured"])
+def test_n_equal_m_is_grpo_bit_for_bit(case, vllm_model_path, tmp_path):
     def train(trainer_class, config_class, **arguments):
         arguments = vllm_arguments(
             tmp_path / trainer_class.__name__,
@@ -158,6 +172,7 @@ def test_n_equal_m_is_grpo_bit_for_bit(with_lora, vllm_model_path, tmp_path):
             per_device_train_batch_size=32,
             beta=0.05,
             max_steps=3,
+            vllm_structured_outputs_regex=PATTERN if case == "structured" else None,
         )
         if trainer_class is GRPOTrainer:
             del arguments["num_rollouts"]
@@ -167,7 +182,7 @@ def test_n_equal_m_is_grpo_bit_for_bit(with_lora, vllm_model_path, tmp_path):
             reward_funcs=tiny.distinct_characters,
             args=config_class(**arguments),
             train_dataset=tiny.make_dataset(),
-            peft_config=lora() if with_lora else None,
+            peft_config=lora() if case == "lora" else None,
         )
         set_seed(0)  # the engine samples from torch's global generator, which its start-up moves
         trainer.train()
@@ -187,11 +202,7 @@ def test_evaluation_takes_num_generations_eval(vllm_model_path, tmp_path, reques
         vllm_model_path,
         judge,
         tmp_path,
-        eval_dataset=tiny.make_dataset(4),
-        num_generations_eval=2,
-        per_device_eval_batch_size=8,
-        eval_strategy="steps",
-        eval_steps=1,
+        **EVALUATION,
     )
     trainer.train()
     assert requests == [(32, 1), (8, 1)] * 2

@@ -15,8 +15,7 @@ import urllib.request
 from pathlib import Path
 
 import pytest
-import tiny
-from engine import make_trainer
+from engine import EVALUATION, assert_structured, make_trainer
 from recording import Judge, assert_aligned
 from serving import keep_weights_here
 from trl.generation.vllm_client import VLLMClient
@@ -57,6 +56,10 @@ def server_url(vllm_model_path, tmp_path_factory):
             process.wait(timeout=60)
 
 
+def server_arguments(server_url: str) -> dict:
+    return {"vllm_mode": "server", "vllm_server_base_url": server_url, "learning_rate": 0.0}
+
+
 @pytest.mark.feature("vLLM, served: requests")
 def test_a_real_server_answers_each_prompt_with_n_completions(server_url, vllm_model_path, tmp_path, monkeypatch):
     asked = []
@@ -69,19 +72,7 @@ def test_a_real_server_answers_each_prompt_with_n_completions(server_url, vllm_m
     monkeypatch.setattr(VLLMClient, "generate", recording)
     keep_weights_here(monkeypatch)
     judge = Judge()
-    trainer = make_trainer(
-        vllm_model_path,
-        judge,
-        tmp_path,
-        vllm_mode="server",
-        vllm_server_base_url=server_url,
-        learning_rate=0.0,
-        eval_dataset=tiny.make_dataset(4),
-        num_generations_eval=2,
-        per_device_eval_batch_size=8,
-        eval_strategy="steps",
-        eval_steps=1,
-    )
+    trainer = make_trainer(vllm_model_path, judge, tmp_path, **server_arguments(server_url), **EVALUATION)
     trainer.train()
     assert asked == [(2, 16), (4, 2)] * 2
     assert judge.num_rows == [32, 8] * 2
@@ -91,3 +82,9 @@ def test_a_real_server_answers_each_prompt_with_n_completions(server_url, vllm_m
         print(f"{name}: {differences}")
         assert len(differences) == 2
         assert max(differences) < 0.02
+
+
+@pytest.mark.feature("vLLM structured outputs")
+def test_a_real_server_structures_its_outputs(server_url, vllm_model_path, tmp_path, monkeypatch):
+    keep_weights_here(monkeypatch)
+    assert_structured(vllm_model_path, tmp_path, **server_arguments(server_url))

@@ -1,9 +1,8 @@
 """Server mode, against a stand-in for the server: what it is asked, and that its answers stay with their prompts."""
 
 import pytest
-import tiny
 import torch
-from engine import make_trainer, trained_weight
+from engine import EVALUATION, make_trainer, trained_weight
 from peft import LoraConfig
 from recording import Judge, assert_aligned
 from serving import completion_of, keep_weights_here, log_probs_of, serve, server_arguments
@@ -56,11 +55,7 @@ def test_evaluation_asks_for_num_generations_eval_completions(vllm_model_path, t
         tmp_path,
         server,
         judge,
-        eval_dataset=tiny.make_dataset(4),
-        num_generations_eval=2,
-        per_device_eval_batch_size=8,
-        eval_strategy="steps",
-        eval_steps=1,
+        **EVALUATION,
     )
     trainer.train()
     assert [(len(body["prompt"]), body["n"]) for body in server.asked] == [(2, 16), (4, 2)] * 2

@@ -1,11 +1,9 @@
-"""Two processes under torchrun that share one prompt's group, with an engine in each and with one server for both."""
+"""Two processes under torchrun that share one prompt's group: an engine in each, one across both, a server for both."""
 
 import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 
+import commands
 import pytest
 import torch
 from recording import expected_score, normalized
@@ -19,19 +17,12 @@ def results(vllm_model_path, tmp_path_factory) -> dict:
     """What the worker wrote: for each case, results and parameters of each process; and what the server was asked."""
     folder = tmp_path_factory.mktemp("two_processes")
     worker = Path(__file__).with_name("two_processes_worker.py")
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node", str(WORLD_SIZE)]
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(worker.parents[2]), *sys.path])}
     with serve() as server:
-        run = subprocess.run(
-            [*command, str(worker), vllm_model_path, str(folder), server.url],
-            env=environment,
-            capture_output=True,
-            text=True,
-            timeout=400,
-        )
-    assert run.returncode == 0, run.stderr[-4000:]
+        for cases in (["server", "colocate"], ["tensor_parallel"]):
+            arguments = [vllm_model_path, folder, server.url, *cases]
+            commands.torchrun(worker, *arguments, num_processes=WORLD_SIZE, timeout=400)
     found = {"asked": server.asked}
-    for case in ("server", "colocate"):
+    for case in ("server", "colocate", "tensor_parallel"):
         found[case] = [
             (json.loads((folder / f"{case}.{rank}.json").read_text()), torch.load(folder / f"{case}.{rank}.pt"))
             for rank in range(WORLD_SIZE)
@@ -39,8 +30,9 @@ def results(vllm_model_path, tmp_path_factory) -> dict:
     return found
 
 
+@pytest.mark.feature("vLLM tensor parallelism")
 @pytest.mark.feature("vLLM, colocated")
-@pytest.mark.parametrize("case", ["server", "colocate"])
+@pytest.mark.parametrize("case", ["server", "colocate", "tensor_parallel"])
 def test_processes_share_the_kept_rows_of_a_group(case, results):
     (first, parameters), (second, others) = results[case]
     for rank in (first, second):
@@ -61,13 +53,15 @@ def test_the_server_is_asked_once_for_both_processes(results):
     assert [(len(body["prompt"]), body["n"]) for body in results["asked"]] == [(1, 32)] * NUM_STEPS
 
 
-def test_log_probs_travel_with_the_rows_that_are_exchanged(results):
-    [log, _] = [rank["log"][:-1] for rank, _ in results["colocate"]]
+@pytest.mark.parametrize("case", ["colocate", "tensor_parallel"])
+def test_log_probs_travel_with_the_rows_that_are_exchanged(case, results):
+    [log, _] = [rank["log"][:-1] for rank, _ in results[case]]
     differences = [entry["sampling/sampling_logp_difference/mean"] for entry in log]
     print(f"difference of log-probs: {differences}")
     assert len(differences) == NUM_STEPS
     assert max(differences) < 0.02
 
 
-def test_each_engine_holds_the_rollouts_of_its_process(results):
-    assert [rank["max_num_seqs"] for rank, _ in results["colocate"]] == [16, 16]
+@pytest.mark.parametrize(("case", "rollouts"), [("colocate", 16), ("tensor_parallel", 32)])
+def test_each_engine_holds_the_rollouts_of_its_processes(case, rollouts, results):
+    assert [rank["max_num_seqs"] for rank, _ in results[case]] == [rollouts] * WORLD_SIZE

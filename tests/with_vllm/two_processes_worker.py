@@ -1,7 +1,9 @@
 """
-Run under torchrun by test_two_processes.py: trains with a server and with colocated engines, and writes what it found.
+Run under torchrun by test_two_processes.py: trains with a server or with colocated engines, and writes what it found.
 
-    python -m torch.distributed.run --nproc_per_node 2 tests/with_vllm/two_processes_worker.py MODEL OUTPUT_DIR URL
+    python -m torch.distributed.run --nproc_per_node 2 two_processes_worker.py MODEL OUTPUT_DIR URL CASE ...
+
+vLLM lays out its processes once, so `colocate` and `tensor_parallel` need a run of their own.
 """
 
 import dataclasses
@@ -38,7 +40,7 @@ def train(case: str, model_path: str, output_dir: Path, **arguments) -> None:
         "rows": dataclasses.asdict(trainer.num_rows),
         "log": trainer.state.log_history,
     }
-    if case == "colocate":
+    if case != "server":
         engine = trainer.vllm_generation.llm.llm_engine
         result["max_num_seqs"] = engine.vllm_config.scheduler_config.max_num_seqs
     rank = trainer.accelerator.process_index
@@ -46,12 +48,18 @@ def train(case: str, model_path: str, output_dir: Path, **arguments) -> None:
     torch.save(tiny.trained_parameters(trainer), output_dir / f"{case}.{rank}.pt")
 
 
-def main(model_path: str, output_dir: str, server_url: str) -> None:
+def main(model_path: str, output_dir: str, server_url: str, *cases: str) -> None:
     keep_linear_weights()
-    with pytest.MonkeyPatch.context() as patch:
-        keep_weights_here(patch)
-        train("server", model_path, Path(output_dir), **server_arguments(server_url))
-    train("colocate", model_path, Path(output_dir))
+    arguments = {
+        "server": server_arguments(server_url),
+        "colocate": {},
+        "tensor_parallel": {"vllm_tensor_parallel_size": 2},
+    }
+    for case in cases:
+        with pytest.MonkeyPatch.context() as patch:
+            if case == "server":
+                keep_weights_here(patch)
+            train(case, model_path, Path(output_dir), **arguments[case])
 
 
 if __name__ == "__main__":
