@@ -35,6 +35,7 @@ from .phases import PhaseClock, StepClockCallback
 from .registry import get_strategy
 from .reward_checks import checked_rewards
 from .rows import add_extra_fields, columns_of, dataset_images, keep_rows, replace_columns
+from .runs.record import RunRecordCallback
 from .selection import Selection, seeded_generator, select
 from .statistics import advantages_over_all, reward_metrics, selection_metrics, weighted_sum
 
@@ -106,6 +107,7 @@ class PODSGRPOTrainer(GRPOTrainer):
         self._selection_reward = _index_of(args.selection_reward, self.reward_func_names)
         self._stop_tokens = _stop_tokens(self.model.generation_config, self._tokenizer)
         self.add_callback(StepClockCallback(self.clock, self._metrics["train"]))
+        self.add_callback(RunRecordCallback(self))
 
     def train(self, *args, **kwargs):
         """

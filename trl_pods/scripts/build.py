@@ -63,9 +63,7 @@ def make_trainer(arguments: Arguments, data: Any) -> PODSGRPOTrainer:
         quantization_config=get_quantization_config(model),
         peft_config=get_peft_config(model),
     )
-    seconds = (script.max_seconds, script.save_seconds, script.eval_seconds)
-    if any(value is not None for value in seconds):
-        WallClockCallback(*seconds).attach(trainer)
+    WallClockCallback(script.max_seconds, script.save_seconds, script.eval_seconds).attach(trainer)
     return trainer
 
 

@@ -1,0 +1,179 @@
+"""
+What a run was: written into its `output_dir` when training starts, and read by `trl-pods plan`, `report`, `compare`.
+
+TRL saves its arguments as a pickle, which is not safe to read from a folder that someone else has made.
+"""
+
+import dataclasses
+import json
+import platform
+from dataclasses import dataclass
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import torch
+from transformers import TrainerCallback
+
+from .. import __version__
+from ..batching import prompts_per_generation
+from ..errors import SetupError
+
+FILE = "pods_run.json"
+
+
+@dataclass(frozen=True)
+class RunRecord:
+    """
+    Sizes and settings of a run.
+
+    Args:
+        num_prompts (`int`):
+            P, prompts per generation batch, over all processes.
+        num_rollouts (`int`):
+            n, rollouts sampled per prompt.
+        num_generations (`int`):
+            m, rollouts trained per prompt.
+        down_sampling (`str`):
+            Rule that kept them.
+        per_device_train_batch_size (`int`):
+            Rows of a micro-batch on one process.
+        gradient_accumulation_steps (`int`):
+            Micro-batches per optimizer step.
+        steps_per_generation (`int`):
+            Micro-batches per generation batch.
+        num_iterations (`int`):
+            Times that each generation batch is trained on.
+        num_processes (`int`):
+            Processes that trained.
+        max_completion_length (`int`):
+            Tokens that a completion could have.
+        learning_rate (`float`):
+            Learning rate at the start.
+        seed (`int`):
+            Seed of the training.
+        reward_names (`list[str]`):
+            Reward functions, by their names in the log and in the completions tables.
+        reward_weights (`list[float]`):
+            Their weights.
+        model (`str`):
+            Name or folder of the start model.
+        device (`str`):
+            What it trained on.
+        versions (`dict[str, str]`):
+            Versions of trl_pods and what it stands on.
+    """
+
+    num_prompts: int
+    num_rollouts: int
+    num_generations: int
+    down_sampling: str
+    per_device_train_batch_size: int
+    gradient_accumulation_steps: int
+    steps_per_generation: int
+    num_iterations: int
+    num_processes: int
+    max_completion_length: int
+    learning_rate: float
+    seed: int
+    reward_names: list[str]
+    reward_weights: list[float]
+    model: str
+    device: str
+    versions: dict[str, str]
+
+    @classmethod
+    def of(cls, trainer: Any) -> "RunRecord":
+        """
+        Describe a trainer.
+
+        Args:
+            trainer ([`PODSGRPOTrainer`]):
+                Trainer that has been built.
+
+        Returns:
+            [`RunRecord`]: The record.
+        """
+        args = trainer.args
+        device = trainer.accelerator.device
+        name = torch.cuda.get_device_name(device) if device.type == "cuda" else f"{device.type} {platform.machine()}"
+        return cls(
+            num_prompts=prompts_per_generation(args),
+            **{name: getattr(args, name) for name in _FROM_ARGUMENTS},
+            num_processes=args.world_size,
+            reward_names=list(trainer.reward_func_names),
+            reward_weights=trainer.reward_weights.tolist(),
+            model=trainer.model.config._name_or_path,
+            device=name,
+            versions={"trl_pods": __version__}
+            | {package: version(package) for package in ("trl", "transformers", "torch")},
+        )
+
+    @classmethod
+    def read(cls, folder: Path | str) -> "RunRecord":
+        """
+        Read the record of a run.
+
+        Args:
+            folder (`Path` or `str`):
+                The run's `output_dir`.
+
+        Returns:
+            [`RunRecord`]: The record.
+
+        Raises:
+            SetupError: There is none, or it is not a record of this version.
+        """
+        path = Path(folder) / FILE
+        try:
+            return cls(**json.loads(path.read_text()))
+        except FileNotFoundError:
+            raise SetupError(
+                f"{str(folder)!r} holds no {FILE}, which a training with trl_pods writes into its `output_dir` when it "
+                "starts. Name such a folder."
+            ) from None
+        except (ValueError, TypeError) as error:
+            raise SetupError(f"{path} is no record of a run that this version can read: {error}.") from error
+
+    def write(self, folder: Path | str) -> None:
+        """
+        Write the record.
+
+        Args:
+            folder (`Path` or `str`):
+                The run's `output_dir`. Made if it is missing.
+        """
+        Path(folder).mkdir(parents=True, exist_ok=True)
+        (Path(folder) / FILE).write_text(json.dumps(dataclasses.asdict(self), indent=2) + "\n")
+
+
+_PACKAGES = ("trl", "transformers", "torch")
+_FROM_ARGUMENTS = (
+    "num_rollouts",
+    "num_generations",
+    "down_sampling",
+    "per_device_train_batch_size",
+    "gradient_accumulation_steps",
+    "steps_per_generation",
+    "num_iterations",
+    "max_completion_length",
+    "learning_rate",
+    "seed",
+)
+
+
+class RunRecordCallback(TrainerCallback):
+    """
+    Writes the record when training starts.
+
+    Args:
+        trainer ([`PODSGRPOTrainer`]):
+            Trainer to describe.
+    """
+
+    def __init__(self, trainer: Any):
+        self._trainer = trainer
+
+    def on_train_begin(self, args, state, control, **kwargs) -> None:
+        if state.is_world_process_zero:
+            RunRecord.of(self._trainer).write(args.output_dir)
