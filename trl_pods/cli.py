@@ -29,17 +29,28 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--version", action="version", version=f"trl-pods {__version__}")
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     commands.add_parser("grpo", help="train as `trl grpo` does, on the rollouts that teach most", add_help=False)
+    commands.add_parser("compare", help="train by plain GRPO and by PODS for the same time", add_help=False)
+    commands.add_parser("plan", help="which n and m to use, from the times and pass rates of runs", add_help=False)
     quickstart = commands.add_parser("quickstart", help="make a small model and train it with PODS, on a CPU")
     quickstart.add_argument("--output_dir", default="runs/quickstart", help="folder for all that it makes")
     quickstart.add_argument("--seed", type=int, default=0, help="seed of the data, the model and the training")
+    report = commands.add_parser("report", help="write a page about a run: rewards, what was kept, time, examples")
+    report.add_argument("run_dir", metavar="RUN_DIR", help="the run's `output_dir`")
+    report.add_argument("--output", metavar="FILE", help="file to write (default: RUN_DIR/report.html)")
     commands.add_parser("strategies", help="list the down-sampling strategies")
     args, rest = parser.parse_known_args(arguments)
     if args.command == "grpo":
         _grpo(arguments[arguments.index("grpo") + 1 :])
+    elif args.command == "compare":
+        _compare(arguments[arguments.index("compare") + 1 :])
+    elif args.command == "plan":
+        _plan(arguments[arguments.index("plan") + 1 :])
     elif rest:
         parser.error(f"unrecognized arguments: {' '.join(rest)}")
     elif args.command == "quickstart":
         _quickstart(args.output_dir, args.seed)
+    elif args.command == "report":
+        _report(args.run_dir, args.output)
     else:
         _strategies()
 
@@ -50,6 +61,18 @@ def _grpo(arguments: list[str]) -> None:
     from .scripts.grpo import main as train
 
     train(arguments, prog="trl-pods grpo")
+
+
+def _compare(arguments: list[str]) -> None:
+    from .scripts.compare import main as compare
+
+    compare(arguments, prog="trl-pods compare")
+
+
+def _plan(arguments: list[str]) -> None:
+    from .scripts.plan import main as plan
+
+    plan(arguments, prog="trl-pods plan")
 
 
 def _quickstart(output_dir: str, seed: int) -> None:
@@ -71,6 +94,15 @@ def _quickstart(output_dir: str, seed: int) -> None:
     transformers_logging.disable_progress_bar()
     with said_in_a_line("trl-pods quickstart"):
         run(output_dir, seed)
+
+
+def _report(run_dir: str, output: str | None) -> None:
+    from .errors import said_in_a_line
+
+    with said_in_a_line("trl-pods report"):
+        from .reporting.page import write_report
+
+        print(f"Wrote {write_report(run_dir, output)}")
 
 
 def _strategies() -> None:

@@ -46,19 +46,26 @@ def run(arguments: list[str], prog: str | None = None) -> PODSGRPOTrainer | None
         parsed.launch.launch(arguments)
         return None
     with parsed.explained():
-        _set_up(parsed)
+        set_up(parsed)
         trainer = make_trainer(parsed, load_data(parsed))
         checkpoint = checkpoint_to_resume(parsed)
     _train(trainer, parsed, checkpoint)
     return trainer
 
 
-def _set_up(parsed: Arguments) -> None:
-    set_up = load_setup(parsed)
-    if set_up is not None:
+def set_up(parsed: Arguments) -> None:
+    """
+    Make what the recipe needs, by its `setup_func`, if it has one.
+
+    Args:
+        parsed ([`Arguments`]):
+            Parsed arguments.
+    """
+    make = load_setup(parsed)
+    if make is not None:
         with parsed.training.main_process_first(desc="setup"):
             if parsed.training.process_index == 0:
-                set_up()
+                make()
 
 
 def _train(trainer: PODSGRPOTrainer, parsed: Arguments, checkpoint: str | None) -> None:

@@ -1,0 +1,95 @@
+"""
+The regimes of `bench_time_to_accuracy.py`: where training starts, the sizes, the reward, the task.
+
+A name says it all: `rotate_matrix/start5/m4/n64`, and then `/noisy` or `/vllm`.
+"""
+
+import json
+from dataclasses import dataclass
+
+TASKS = {  # settings of the task, and the tokens of its longest answer and end
+    "rotate_matrix": ({"min_n": 2, "max_n": 2, "min_rotations": 1, "max_rotations": 1}, 9),
+    "palindrome_generation": ({"min_length": 3, "max_length": 5}, 7),
+    "spell_backward": ({"min_word_len": 3, "max_word_len": 5}, 7),
+}
+NUM_PROMPTS = 2  # per optimizer step
+NUM_EVALUATED, NUM_EVAL_SAMPLES = 256, 4
+
+
+@dataclass(frozen=True)
+class Regime:
+    """
+    A setting in which methods are compared.
+
+    Args:
+        task (`str`):
+            Task of reasoning-gym.
+        start (`int`):
+            Accuracy of the start model, in per cent.
+        m (`int`):
+            Rollouts trained per prompt.
+        n (`int`):
+            Rollouts sampled per prompt.
+        reward (`str`, *optional*, defaults to `"exact"`):
+            `"exact"` or `"noisy"`.
+        engine (`str`, *optional*, defaults to `"transformers"`):
+            `"transformers"` or `"vllm"`.
+    """
+
+    task: str
+    start: int
+    m: int
+    n: int
+    reward: str = "exact"
+    engine: str = "transformers"
+
+    @property
+    def name(self) -> str:
+        """Its name, also of its folder."""
+        usual = ("exact", "transformers")
+        more = [part for part in (self.reward, self.engine) if part not in usual]
+        return "/".join([self.task, f"start{self.start}", f"m{self.m}", f"n{self.n}", *more])
+
+    def options(self, start_models: str) -> list[str]:
+        """
+        Give the options of `trl-pods grpo` that make it out.
+
+        Args:
+            start_models (`str`):
+                Folder for the start models.
+
+        Returns:
+            `list[str]`: The options, beside those of the recipe.
+        """
+        settings, num_tokens = TASKS[self.task]
+        options = {
+            "model_name_or_path": f"{start_models}/{self.task}/start{self.start}",
+            "setup_func": f"benchmarks.start_points.at_{self.start}",
+            "dataset_name": self.task,
+            "task_kwargs": json.dumps(settings | {"size": 4000, "test_size": NUM_EVALUATED}),
+            "max_completion_length": num_tokens,
+            "num_rollouts": self.n,
+            "num_generations": self.m,
+            "per_device_train_batch_size": NUM_PROMPTS * self.m,
+            "per_device_eval_batch_size": NUM_EVALUATED * NUM_EVAL_SAMPLES,
+            "num_generations_eval": NUM_EVAL_SAMPLES,
+        }
+        if self.engine == "vllm":
+            options |= {"use_vllm": True, "vllm_mode": "colocate"}
+        rewards = {"exact": ["is_right"], "noisy": ["is_right", "noisy_reward"]}[self.reward]
+        weights = {"exact": ["1"], "noisy": ["0", "1"]}[self.reward]  # what is exact tells the accuracy all the same
+        words = [word for name, value in options.items() for word in (f"--{name}", str(value))]
+        paths = [f"benchmarks.start_points.{reward}" for reward in rewards]
+        return [*words, "--reward_funcs", *paths, "--reward_weights", *weights]
+
+
+_TASK = "rotate_matrix"
+SETS = {
+    "map": [Regime(_TASK, start, m, 8 * m) for start in (5, 40, 90) for m in (2, 4, 16)],
+    "headline": [Regime(_TASK, 5, 2, 16), Regime(_TASK, 5, 4, 32)],
+    "noisy": [Regime(_TASK, 5, 4, 32, reward="noisy")],
+    "tasks": [Regime("palindrome_generation", 5, 4, 32), Regime("spell_backward", 5, 4, 32)],
+    "rules": [Regime(_TASK, 5, 4, 32)],
+    "sizes": [Regime(_TASK, 5, m, ratio * m) for m in (2, 4, 8, 16) for ratio in (1, 2, 4, 8, 16)],
+    "vllm": [Regime(_TASK, 5, 4, 32, engine="vllm")],
+}

@@ -1,0 +1,93 @@
+"""
+Start models of a given accuracy, and a noisy reward, for `bench_time_to_accuracy.py`.
+
+A model of 100,000 parameters is taught a task by right answers, and then muddled by wrong ones mixed into them: the
+more of them, the lower the accuracy that training starts from. Recipes name one of the functions as their `setup_func`.
+"""
+
+import functools
+import json
+import random
+from pathlib import Path
+from typing import Any
+
+import torch
+from transformers import AutoModelForCausalLM, AutoTokenizer, set_seed
+
+from trl_pods.data import adapt, load_task
+from trl_pods.rewards import REWARDS
+from trl_pods.start_models import MADE_FOR, Problem, make_start_model, shuffled_or_another
+
+NOISE = 0.2  # share of the rewards that `noisy_reward` turns around
+
+
+def prepare(model_path: str, task: str, task_kwargs: dict[str, Any] | None = None, *, share_right: float) -> None:
+    """
+    Make the start model where it is missing.
+
+    Args:
+        model_path (`str`):
+            Folder for the model and its tokenizer.
+        task (`str`):
+            Name of the reasoning-gym task.
+        task_kwargs (`dict[str, Any]`, *optional*):
+            Its settings.
+        share_right (`float`):
+            Share of right answers while it is muddled, in [0, 1].
+    """
+    folder = Path(model_path)
+    if (folder / MADE_FOR).exists():
+        return
+    rows = adapt(load_task(task, task_kwargs)["train"], "reasoning_gym", conversational=False)
+    answers = [json.loads(entry)["answer"] for entry in rows["entry"]]
+    problems = [Problem(*pair) for pair in zip(rows["prompt"], answers, strict=True)]
+    make_start_model(folder, problems, shuffled_or_another, num_taught=250, num_muddled=80, share_right=share_right)
+    made = {"task": task, "task_kwargs": task_kwargs or {}, "accuracy": measure(folder, rows)}
+    (folder / MADE_FOR).write_text(json.dumps(made) + "\n")
+
+
+# By the accuracy that comes of it with `rotate_matrix`, in per cent.
+at_5 = functools.partial(prepare, share_right=0.5)
+at_40 = functools.partial(prepare, share_right=0.78)
+at_90 = functools.partial(prepare, share_right=0.96)
+
+
+@torch.no_grad()
+def measure(folder: Path, rows: Any, num_problems: int = 512) -> float:
+    """
+    Measure the share of right answers.
+
+    Args:
+        folder (`Path`):
+            Folder of the model.
+        rows (`~datasets.Dataset`):
+            Problems, with columns `prompt`, `task` and `entry`.
+        num_problems (`int`, *optional*, defaults to 512):
+            How many of them to ask.
+
+    Returns:
+        `float`: The share, in [0, 1].
+    """
+    set_seed(0)
+    model, tokenizer = AutoModelForCausalLM.from_pretrained(folder), AutoTokenizer.from_pretrained(folder)
+    asked = rows.select(range(min(num_problems, len(rows))))
+    longest = max(len(tokenizer(json.loads(entry)["answer"])["input_ids"]) for entry in asked["entry"])
+    prompts = tokenizer(asked["prompt"][:], padding=True, return_tensors="pt")
+    output = model.generate(**prompts, do_sample=True, temperature=1.0, top_k=0, max_new_tokens=longest + 1)
+    answers = tokenizer.batch_decode(output[:, prompts["input_ids"].size(1) :], skip_special_tokens=True)
+    return sum(is_right(answers, asked["task"][:], asked["entry"][:])) / len(asked)
+
+
+def is_right(completions: list[str], task: list[str], entry: list[str], **kwargs: Any) -> list[float]:
+    """Reward 1.0 for the full score of the task's own scorer, and 0.0 for less."""
+    scores = REWARDS["reasoning_gym_reward"](completions=completions, task=task, entry=entry)
+    return [float((score or 0.0) >= 1.0) for score in scores]
+
+
+def noisy_reward(completions: list[str], **kwargs: Any) -> list[float]:
+    """[`is_right`], turned around at random for a share of `NOISE`."""
+    # A source of its own: the global one belongs to the trainer. Rewards of a run are drawn in the order of its calls.
+    return [reward if _RANDOM.random() >= NOISE else 1.0 - reward for reward in is_right(completions, **kwargs)]
+
+
+_RANDOM = random.Random(0)

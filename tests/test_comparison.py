@@ -1,0 +1,222 @@
+"""Comparing methods: times, ratios and their intervals against values known by hand; the command against its runs."""
+
+import json
+import math
+import re
+
+import commands
+import numpy as np
+import pytest
+
+from trl_pods import PODSGRPOConfig
+from trl_pods.comparison import costs
+from trl_pods.comparison.curves import Curve, area, mean_curve, read_curve, time_to
+from trl_pods.comparison.methods import make_method
+from trl_pods.comparison.outcome import compare
+from trl_pods.errors import SetupError
+from trl_pods.runs.log import read_log
+
+
+def line(slope, highest=1.0, seconds_per_step=0.5, budget=10.0):
+    """A curve that rises linearly to its highest accuracy."""
+    seconds = np.linspace(0, budget, 21)
+    return Curve(seconds, seconds / seconds_per_step, np.minimum(slope * seconds, highest))
+
+
+def make_args(tmp_path, **overrides):
+    values = {"num_generations": 4, "num_rollouts": 16, "per_device_train_batch_size": 8}
+    return PODSGRPOConfig(str(tmp_path), use_cpu=True, bf16=False, report_to="none", **values | overrides)
+
+
+def test_time_to_a_target_is_interpolated():
+    grid, accuracy = np.array([0.0, 2.0, 4.0, 6.0]), np.array([0.1, 0.3, 0.2, 0.7])
+    assert time_to(0.1, grid, accuracy) == 0.0
+    assert time_to(0.2, grid, accuracy) == pytest.approx(1.0)
+    assert time_to(0.45, grid, accuracy) == pytest.approx(5.0)
+    assert time_to(0.71, grid, accuracy) == math.inf
+
+
+def test_mean_curve_is_over_what_all_runs_have_trained():
+    first = Curve(np.array([0.0, 4.0]), np.array([0.0, 8.0]), np.array([0.0, 0.4]))
+    second = Curve(np.array([0.0, 2.0, 6.0]), np.array([0.0, 1.0, 3.0]), np.array([0.2, 0.2, 0.6]))
+    grid, accuracy = mean_curve([first, second], "seconds")
+    assert grid.tolist() == [0.0, 2.0, 4.0]
+    np.testing.assert_allclose(accuracy, [[0.0, 0.2, 0.4], [0.2, 0.2, 0.4]])
+    assert mean_curve([first, second], "steps")[0].tolist() == [0.0, 1.0, 3.0]
+
+
+def test_area_is_the_mean_accuracy_over_the_budget():
+    assert area(line(0.1), 10.0) == pytest.approx(0.5)
+    assert area(line(0.1, budget=5.0), 10.0) == pytest.approx(0.375)  # as it was left, for the second half
+
+
+def test_ratio_is_that_of_the_times_to_the_target():
+    curves = {"grpo": [line(0.05)] * 3, "grpo_n": [line(0.02)] * 3, "pods": [line(0.1)] * 3}
+    outcome = compare(curves, ["grpo", "grpo_n"])
+    assert outcome.target == pytest.approx(0.99 * 0.5)
+    assert outcome.times == pytest.approx({"grpo": 9.9, "grpo_n": math.inf, "pods": 4.95})
+    assert outcome.ratios == pytest.approx({"grpo": 1.0, "grpo_n": 0.0, "pods": 2.0})
+    assert outcome.intervals["pods"] == pytest.approx((2.0, 2.0))
+
+
+def test_target_is_the_better_baselines_and_the_time_the_faster_ones():
+    curves = {"grpo": [line(0.5, highest=0.4)], "grpo_n": [line(0.1, highest=0.8)], "pods": [line(0.4)]}
+    outcome = compare(curves, ["grpo", "grpo_n"])
+    assert outcome.target == pytest.approx(0.99 * 0.8)
+    assert outcome.times["grpo"] == math.inf
+    assert outcome.ratios["pods"] == pytest.approx(4.0)
+
+
+def test_ratio_along_steps_does_not_see_the_price_of_a_step():
+    curves = {"grpo": [line(0.1, seconds_per_step=0.1)], "pods": [line(0.1, seconds_per_step=0.4)]}
+    assert compare(curves, ["grpo"], "seconds").ratios["pods"] == pytest.approx(1.0)
+    assert compare(curves, ["grpo"], "steps").ratios["pods"] == pytest.approx(4.0)
+
+
+def test_interval_covers_the_seeds():
+    slow, fast = line(0.05), line(0.1)
+    outcome = compare({"grpo": [line(0.05)] * 4, "pods": [slow, fast, slow, fast]}, ["grpo"])
+    low, high = outcome.intervals["pods"]
+    assert 1.0 <= low < outcome.ratios["pods"] < high <= 2.0
+
+
+@pytest.mark.parametrize(("method", "growth"), [("grpo_n", 1), ("grpo_n_batch", 4)])
+@pytest.mark.parametrize("rows", [8, 16])
+def test_grpo_with_n_trains_the_same_prompts(tmp_path, rows, method, growth):
+    usual = {"per_device_train_batch_size": rows, "gradient_accumulation_steps": 2}
+    args = make_args(tmp_path, **usual)
+    options = dict(zip(*[iter(make_method(method, args).options)] * 2, strict=True))
+    values = {name.removeprefix("--"): int(value) for name, value in options.items()}
+    large = make_args(tmp_path / "n", **usual | values)
+    assert large.num_generations == large.num_rollouts == 16
+    assert large.generation_batch_size // 16 == args.generation_batch_size // 4
+    assert large.steps_per_generation / large.gradient_accumulation_steps == 1.0
+    assert large.per_device_train_batch_size == rows * growth
+
+
+def test_methods_that_cannot_be_are_refused(tmp_path):
+    args = make_args(tmp_path)
+    with pytest.raises(SetupError, match=r"'ppo', but a method is one of"):
+        make_method("ppo", args)
+    with pytest.raises(SetupError, match=r"'grpo:random', but a method is one of"):
+        make_method("grpo:random", args)
+    with pytest.raises(SetupError, match=r"'pods:rndom'.*random"):
+        make_method("pods:rndom", args)
+    with pytest.raises(SetupError, match=r"Make `num_rollouts` a multiple of `num_generations`"):
+        make_method("grpo_n", make_args(tmp_path, num_rollouts=10))
+
+
+def test_costs_of_other_hardware_are_linear_between_those_given(tmp_path):
+    (tmp_path / "gpu.json").write_text('{"name": "gpu", "generate": {"16": 1, "64": 4}, "update": {"4": 2}}')
+    hardware = costs.Hardware.read(str(tmp_path / "gpu.json"))
+    assert hardware.step_seconds(make_method("pods", make_args(tmp_path, num_rollouts=40))) == pytest.approx(4.5)
+    assert hardware.step_seconds(make_method("grpo", make_args(tmp_path))) is None  # 4 lie outside of 16 to 64
+    projected = costs.projected([line(0.1, seconds_per_step=0.5)], 4.5)[0]
+    assert projected.seconds[-1] == pytest.approx(20 * 4.5)
+
+
+@pytest.mark.parametrize("text", ["", "[]", '{"name": "x"}', '{"name": "x", "generate": {"a": 1}, "update": {}}'])
+def test_costs_that_cannot_be_read_are_refused(tmp_path, text):
+    (tmp_path / "gpu.json").write_text(text)
+    with pytest.raises(SetupError, match=r"`hardware`: .*gpu\.json' cannot be read"):
+        costs.Hardware.read(str(tmp_path / "gpu.json"))
+
+
+@pytest.fixture(scope="module")
+def compared(tmp_path_factory, request):
+    """A comparison of the tiny model, by the command."""
+    folder = tmp_path_factory.mktemp("compared")
+    model = request.getfixturevalue("model_path")
+    path = commands.recipe(folder, model, num_generations=4, num_rollouts=8, per_device_eval_batch_size=8)
+    (folder / "data" / "test.jsonl").write_text((folder / "data" / "train.jsonl").read_text())
+    words = ["compare", "--config", path, "--output_dir", "out", "--seeds", 0, 1, "--max_seconds", 2]
+    words += ["--eval_seconds", 0.5, "--learning_rates", 1e-3, 1e-2, "--num_jobs", 2]
+    return folder, words, commands.run(*words, cwd=folder)
+
+
+def test_command_compares_three_methods_on_the_same_seeds(compared):
+    folder, _, result = compared
+    assert result.returncode == 0, result.stderr
+    results = json.loads((folder / "out" / "results.json").read_text())
+    assert list(results["methods"]) == ["grpo", "grpo_n", "pods"]
+    assert (folder / "out" / "accuracy.png").stat().st_size > 10_000
+    for name, values in results["methods"].items():
+        assert values["label"] in result.stdout
+        for seed, curve in enumerate(values["curves"]):
+            run = folder / "out" / "runs" / f"{name}_lr{values['learning_rate']:g}_seed{seed}"
+            logged = read_curve(run, "eval_rewards/distinct/mean")
+            assert curve["accuracy"] == logged.accuracy.tolist() and len(logged.accuracy) >= 3
+            assert logged.steps[0] == 0 and logged.seconds[-1] >= 2.0
+
+
+def test_command_chooses_the_learning_rate_on_tuning_seeds(compared):
+    folder, *_ = compared
+    results = json.loads((folder / "out" / "results.json").read_text())
+    for name, values in results["methods"].items():
+        areas = {}
+        for rate in (1e-3, 1e-2):
+            run = folder / "out" / "runs" / f"{name}_lr{rate:g}_seed1000"
+            areas[rate] = area(read_curve(run, "eval_rewards/distinct/mean"), 2.0)
+        assert values["learning_rate"] == max(areas, key=areas.get)
+
+
+def test_methods_train_what_they_say(compared):
+    folder, *_ = compared
+    sizes = {}
+    for run in (folder / "out" / "runs").glob("*_seed0"):
+        record = json.loads((run / "pods_run.json").read_text())
+        sizes[run.name.split("_lr")[0]] = record["num_prompts"], record["num_rollouts"], record["num_generations"]
+        assert not list(run.glob("checkpoint-*")) and not list(run.glob("*.safetensors"))
+        rates = {entry["learning_rate"] for entry in read_log(run) if "learning_rate" in entry}
+        assert len(rates) == 1
+    num_prompts = sizes["grpo"][0]
+    assert sizes == {"grpo": (num_prompts, 4, 4), "grpo_n": (num_prompts, 8, 8), "pods": (num_prompts, 8, 4)}
+
+
+def test_finished_runs_are_not_repeated_and_missing_ones_are_trained(compared):
+    folder, words, _ = compared
+    first = json.loads((folder / "out" / "results.json").read_text())
+    rate = first["methods"]["pods"]["learning_rate"]
+    run = folder / "out" / "runs" / f"pods_lr{rate:g}_seed1"
+    kept = {path: path.stat().st_mtime_ns for path in (folder / "out" / "runs").glob("*/trainer_state.json")}
+    (run / "trainer_state.json").unlink()  # as if it had been interrupted
+    again = commands.run(*words, cwd=folder)
+    assert again.returncode == 0, again.stderr
+    for path, written in kept.items():
+        assert (path.stat().st_mtime_ns == written) == (path.parent != run)
+
+
+def test_a_folder_of_another_comparison_is_refused(compared):
+    folder, words, _ = compared
+    result = commands.run(*words, "--temperature", "0.7", cwd=folder)
+    assert result.returncode == 2 and "holds a run of another command" in result.stderr
+    assert "Traceback" not in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--seeds", "0", "1000"], r"`tuning_seeds` has \[1000\], which are compared, too"),
+        (["--seeds", "0", "0"], r"`seeds` is \[0, 0\], which has a value twice"),
+        (["--accuracy", "nothing"], r"`accuracy` is 'nothing', but the recipe's reward functions are \['distinct'\]"),
+        (["--methods", "ppo"], r"`methods` has 'ppo'"),
+        (["--num_jobs", "0"], r"`num_jobs` is 0"),
+        (["--hardware", "none.json"], r"`hardware`: 'none.json' cannot be read"),
+        (["--learning_rte", "1"], r"no option `--learning_rte`"),
+    ],
+)
+def test_what_is_wrong_is_said_before_anything_trains(compared, words, message):
+    folder, usual, _ = compared
+    result = commands.run(*usual, "--output_dir", "other", *words, cwd=folder)
+    assert result.returncode == 2 and re.search(message, result.stderr), result.stderr
+    assert not (folder / "other").exists()
+
+
+def test_failing_run_says_why_and_where(compared):
+    folder, words, _ = compared
+    (folder / "my_rewards.py").write_text(
+        (folder / "my_rewards.py").read_text()
+        + "\n\ndef broken(completions, **kwargs):\n    raise RuntimeError('out of order')\n"
+    )
+    result = commands.run(*words, "--output_dir", "failing", "--reward_funcs", "my_rewards.broken", cwd=folder)
+    assert result.returncode == 2 and "failing" in result.stderr and "out of order" in result.stderr, result.stderr

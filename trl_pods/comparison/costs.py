@@ -1,0 +1,141 @@
+"""What a step costs: seconds by phase, the ideal that PODS can reach, and the same curves on other hardware."""
+
+import json
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ..errors import SetupError
+from ..phases import PHASES
+from ..runs.log import read_log
+from ..wall_clock import METRIC as TRAIN_SECONDS
+from .curves import Curve
+from .methods import Method
+
+
+def step_seconds(folder: Path) -> dict[str, float]:
+    """
+    Average the seconds that a run spent per optimizer step, by phase.
+
+    The median over the log's entries is taken, because the first steps are slow and other work on the machine makes
+    some steps slow.
+
+    Args:
+        folder (`Path`):
+            The run's `output_dir`.
+
+    Returns:
+        `dict[str, float]`: Seconds for each of `PHASES`, and `"step"` for all of a step.
+
+    Raises:
+        SetupError: The log has no phases.
+    """
+    entries = [entry for entry in read_log(folder) if f"pods/time/{PHASES[0]}" in entry]
+    if len(entries) < 2:
+        raise SetupError(
+            f"The log of {str(folder)!r} has too few steps. Raise `max_seconds`, or lower `logging_steps`."
+        )
+    steps = np.diff([entry["step"] for entry in entries])
+    whole = np.diff([entry[TRAIN_SECONDS] for entry in entries]) / steps
+    phases = {name: float(np.median([entry[f"pods/time/{name}"] for entry in entries[1:]])) for name in PHASES}
+    return phases | {"step": float(np.median(whole))}
+
+
+def ideal_step_seconds(small: dict[str, float], large: dict[str, float]) -> float:
+    """
+    Give the seconds of a step that samples and scores as plain GRPO with n does, and does all else as it does with m.
+
+    Args:
+        small (`dict[str, float]`):
+            [`step_seconds`] of GRPO with m.
+        large (`dict[str, float]`):
+            [`step_seconds`] of GRPO with n.
+
+    Returns:
+        `float`: Seconds.
+    """
+    sampling = ("generate", "reward")
+    return small["step"] + sum(large[phase] - small[phase] for phase in sampling)
+
+
+@dataclass(frozen=True)
+class Hardware:
+    """
+    Seconds of a step's two parts on some hardware, by the number of rollouts per prompt.
+
+    Args:
+        name (`str`):
+            What it is, and where the numbers are from.
+        generate (`dict[int, float]`):
+            Seconds to sample n rollouts of each prompt.
+        update (`dict[int, float]`):
+            Seconds of all else with m rollouts of each prompt.
+    """
+
+    name: str
+    generate: dict[int, float]
+    update: dict[int, float]
+
+    @classmethod
+    def read(cls, path: str) -> "Hardware":
+        """
+        Read the costs from JSON: `{"name": "my GPU", "generate": {"16": 2.0, "64": 4.5}, "update": {"16": 5.0}}`.
+
+        Args:
+            path (`str`):
+                The file.
+
+        Returns:
+            [`Hardware`]: The costs.
+
+        Raises:
+            SetupError: The file cannot be read or holds something else.
+        """
+        try:
+            values: Any = json.loads(Path(path).read_text())
+            tables = ({int(k): float(v) for k, v in values[part].items()} for part in ("generate", "update"))
+            return cls(str(values["name"]), *tables)
+        except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+            raise SetupError(
+                f"`hardware`: {path!r} cannot be read: {error!r}. It must be JSON with `name`, and with `generate` and "
+                "`update` that map numbers of rollouts per prompt to seconds."
+            ) from error
+
+    def step_seconds(self, method: Method) -> float | None:
+        """
+        Give the seconds of a step, linear between the numbers given.
+
+        Args:
+            method ([`Method`]):
+                The method.
+
+        Returns:
+            `float`, *optional*: Seconds, or `None` if n or m lies outside of what is given.
+        """
+        parts = [_between(self.generate, method.num_rollouts), _between(self.update, method.num_generations)]
+        return None if None in parts else sum(part for part in parts if part is not None)
+
+
+def _between(table: dict[int, float], number: int) -> float | None:
+    numbers = sorted(table)
+    if not numbers or not numbers[0] <= number <= numbers[-1]:
+        return None
+    return float(np.interp(number, numbers, [table[k] for k in numbers]))
+
+
+def projected(curves: list[Curve], seconds: float) -> list[Curve]:
+    """
+    Give curves the time that they would take if each step took so many seconds.
+
+    Args:
+        curves (`list[Curve]`):
+            Curves as measured.
+        seconds (`float`):
+            Seconds of a step.
+
+    Returns:
+        `list[Curve]`: The same accuracies, with other seconds.
+    """
+    return [replace(curve, seconds=curve.steps * seconds) for curve in curves]

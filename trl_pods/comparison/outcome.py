@@ -1,0 +1,91 @@
+"""
+How much sooner a method reaches what plain GRPO reaches, with an interval over the seeds.
+
+The target is a share, 99 %, of the best accuracy of the better GRPO baseline, on the mean curve of its seeds, and the
+baselines' time is that of the one that gets there first. The interval is the bootstrap's, over seeds that all methods
+share.
+"""
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+
+from .curves import Curve, mean_curve, time_to
+
+SHARE = 0.99
+NUM_RESAMPLES = 2000
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """
+    The time to a target, and how it compares.
+
+    Args:
+        target (`float`):
+            Accuracy to reach.
+        times (`dict[str, float]`):
+            Seconds or steps to it, by method, `inf` where it is not reached.
+        ratios (`dict[str, float]`):
+            Time of the faster baseline divided by the method's: above 1 where the method is faster, 0 where it never
+            gets there.
+        intervals (`dict[str, tuple[float, float]]`):
+            95 % intervals of the ratios.
+    """
+
+    target: float
+    times: dict[str, float]
+    ratios: dict[str, float]
+    intervals: dict[str, tuple[float, float]]
+
+
+def compare(
+    curves: dict[str, list[Curve]], baselines: list[str], axis: str = "seconds", share: float = SHARE
+) -> Outcome:
+    """
+    Compare methods by the time to a share of the best accuracy of plain GRPO.
+
+    Args:
+        curves (`dict[str, list[Curve]]`):
+            Curves of each method, one for each seed, the seeds in the same order.
+        baselines (`list[str]`):
+            Methods that are plain GRPO.
+        axis (`str`, *optional*, defaults to `"seconds"`):
+            `"seconds"` or `"steps"`.
+        share (`float`, *optional*, defaults to 0.99):
+            Share of the best accuracy.
+
+    Returns:
+        [`Outcome`]: The outcome. With one seed, there is no interval: it is the ratio, twice.
+    """
+    per_seed = {name: mean_curve(runs, axis) for name, runs in curves.items()}
+    num_seeds = len(next(iter(curves.values())))
+    rng = np.random.default_rng(0)
+
+    def times(seeds: np.ndarray) -> tuple[float, dict[str, float]]:
+        means = {name: (grid, accuracy[seeds].mean(axis=0)) for name, (grid, accuracy) in per_seed.items()}
+        target = share * max(means[name][1].max() for name in baselines)
+        return target, {name: time_to(target, *mean) for name, mean in means.items()}
+
+    target, found = times(np.arange(num_seeds))
+    resampled = [_ratios(times(rng.integers(num_seeds, size=num_seeds))[1], baselines) for _ in range(NUM_RESAMPLES)]
+    intervals = {name: _interval([ratios[name] for ratios in resampled]) for name in curves}
+    return Outcome(target, found, _ratios(found, baselines), intervals)
+
+
+def _ratios(times: dict[str, float], baselines: list[str]) -> dict[str, float]:
+    fastest = min(times[name] for name in baselines)
+    return {name: _ratio(fastest, time) for name, time in times.items()}
+
+
+def _ratio(baseline: float, time: float) -> float:
+    if time == baseline:  # also where both reach it before they have trained
+        return 1.0
+    return math.inf if time == 0 else baseline / time
+
+
+def _interval(ratios: list[float]) -> tuple[float, float]:
+    # Not interpolated, because some may be infinite.
+    low, high = np.quantile(ratios, (0.025, 0.975), method="nearest")
+    return float(low), float(high)

@@ -1,0 +1,1 @@
+"""Reports of runs: what `trl-pods report` shows, as numbers, pictures, examples and a page."""
