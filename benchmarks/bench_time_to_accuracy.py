@@ -17,7 +17,7 @@ from trl_pods.scripts.compare import run
 from .environment import RESULTS, describe
 from .regimes import SETS, Regime
 
-RECIPE = Path(__file__).parent.parent / "recipes" / "cpu_rotate_matrix_pods.yaml"
+RECIPE = Path("recipes") / "cpu_rotate_matrix_pods.yaml"
 
 
 def main() -> None:
