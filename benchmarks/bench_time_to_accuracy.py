@@ -19,13 +19,15 @@ from .regimes import SETS, Regime
 
 RECIPE = Path("recipes") / "cpu_rotate_matrix_pods.yaml"
 
+HARDWARE = Path("benchmarks") / "hardware" / "l40s_qwen2.5-3b.json"
+
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--set", choices=list(SETS), required=True, help="which regimes")
     parser.add_argument("--seeds", nargs="+", default=["0", "1", "2", "3", "4"])
-    parser.add_argument("--learning_rates", nargs="+", default=["5e-4", "1e-3", "2e-3"])
-    parser.add_argument("--tuning_seeds", nargs="+", default=["1000"])
+    parser.add_argument("--learning_rates", nargs="+", default=["5e-4", "1e-3"])
+    parser.add_argument("--tuning_seeds", nargs="+", default=["1000", "1001"])
     parser.add_argument("--max_seconds", default="12")
     parser.add_argument("--methods", nargs="+", default=["grpo", "grpo_n", "pods"])
     parser.add_argument("--num_jobs", default="1")
@@ -51,6 +53,7 @@ def compare(regime: Regime, own: argparse.Namespace) -> dict[str, Any]:
             *("--config", str(RECIPE), *words, "--num_jobs", own.num_jobs),
             *("--output_dir", str(own.output_dir / regime.name)),
             *("--max_seconds", own.max_seconds, "--eval_seconds", every),
+            *(("--hardware", str(HARDWARE)) if regime.m == 16 else ()),  # what its costs are known for
             *regime.options(str(own.output_dir / "start_models")),
         ]
     )

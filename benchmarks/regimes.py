@@ -24,8 +24,9 @@ class Regime:
     Args:
         task (`str`):
             Task of reasoning-gym.
-        start (`int`):
-            Accuracy of the start model, in per cent.
+        start (`str`):
+            Function of `start_points.py` that makes the start model: `"at_5"`, `"at_40"`, `"at_90"` (per cent right
+            with `rotate_matrix`) or `"hardly_taught"`.
         m (`int`):
             Rollouts trained per prompt.
         n (`int`):
@@ -37,7 +38,7 @@ class Regime:
     """
 
     task: str
-    start: int
+    start: str
     m: int
     n: int
     reward: str = "exact"
@@ -48,7 +49,11 @@ class Regime:
         """Its name, also of its folder."""
         usual = ("exact", "transformers")
         more = [part for part in (self.reward, self.engine) if part not in usual]
-        return "/".join([self.task, f"start{self.start}", f"m{self.m}", f"n{self.n}", *more])
+        return "/".join([self.task, self._start, f"m{self.m}", f"n{self.n}", *more])
+
+    @property
+    def _start(self) -> str:
+        return self.start.replace("at_", "start")
 
     def options(self, start_models: str) -> list[str]:
         """
@@ -62,9 +67,10 @@ class Regime:
             `list[str]`: The options, beside those of the recipe.
         """
         settings, num_tokens = TASKS[self.task]
+        suffix = "_vllm" if self.engine == "vllm" else ""
         options = {
-            "model_name_or_path": f"{start_models}/{self.task}/start{self.start}",
-            "setup_func": f"benchmarks.start_points.at_{self.start}",
+            "model_name_or_path": f"{start_models}/{self.task}/{self._start}{suffix}",
+            "setup_func": f"benchmarks.start_points.{self.start}{suffix}",
             "dataset_name": self.task,
             "task_kwargs": json.dumps(settings | {"size": 4000, "test_size": NUM_EVALUATED}),
             "max_completion_length": num_tokens,
@@ -75,7 +81,7 @@ class Regime:
             "num_generations_eval": NUM_EVAL_SAMPLES,
         }
         if self.engine == "vllm":
-            options |= {"use_vllm": True, "vllm_mode": "colocate"}
+            options |= {"use_vllm": True, "vllm_mode": "colocate", "vllm_max_model_length": 128}
         rewards = {"exact": ["is_right"], "noisy": ["is_right", "noisy_reward"]}[self.reward]
         weights = {"exact": ["1"], "noisy": ["0", "1"]}[self.reward]  # what is exact tells the accuracy all the same
         words = [word for name, value in options.items() for word in (f"--{name}", str(value))]
@@ -84,12 +90,13 @@ class Regime:
 
 
 _TASK = "rotate_matrix"
+_MAP = [("at_5", 2), ("at_5", 4), ("at_5", 16), ("at_40", 4), ("at_40", 16), ("at_90", 4), ("at_90", 16)]
 SETS = {
-    "map": [Regime(_TASK, start, m, 8 * m) for start in (5, 40, 90) for m in (2, 4, 16)],
-    "headline": [Regime(_TASK, 5, 2, 16), Regime(_TASK, 5, 4, 32)],
-    "noisy": [Regime(_TASK, 5, 4, 32, reward="noisy")],
-    "tasks": [Regime("palindrome_generation", 5, 4, 32), Regime("spell_backward", 5, 4, 32)],
-    "rules": [Regime(_TASK, 5, 4, 32)],
-    "sizes": [Regime(_TASK, 5, m, ratio * m) for m in (2, 4, 8, 16) for ratio in (1, 2, 4, 8, 16)],
-    "vllm": [Regime(_TASK, 5, 4, 32, engine="vllm")],
+    "map": [Regime(_TASK, start, m, 8 * m) for start, m in _MAP],
+    "headline": [Regime(_TASK, "hardly_taught", m, 8 * m) for m in (4, 2)],
+    "noisy": [Regime(_TASK, "at_5", 4, 32, reward="noisy")],
+    "tasks": [Regime(task, "at_5", 4, 32) for task in ("palindrome_generation", "spell_backward")],
+    "rules": [Regime(_TASK, "hardly_taught", 4, 32)],
+    "sizes": [Regime(_TASK, "hardly_taught", m, ratio * m) for m in (2, 4, 8, 16) for ratio in (1, 2, 4, 8, 16)],
+    "vllm": [Regime(_TASK, "at_5", 4, 32, engine="vllm")],
 }

@@ -21,7 +21,15 @@ from trl_pods.start_models import MADE_FOR, Problem, make_start_model, shuffled_
 NOISE = 0.2  # share of the rewards that `noisy_reward` turns around
 
 
-def prepare(model_path: str, task: str, task_kwargs: dict[str, Any] | None = None, *, share_right: float) -> None:
+def prepare(
+    model_path: str,
+    task: str,
+    task_kwargs: dict[str, Any] | None = None,
+    *,
+    share_right: float = 1.0,
+    num_taught: int = 250,
+    for_vllm: bool = False,
+) -> None:
     """
     Make the start model where it is missing.
 
@@ -32,24 +40,50 @@ def prepare(model_path: str, task: str, task_kwargs: dict[str, Any] | None = Non
             Name of the reasoning-gym task.
         task_kwargs (`dict[str, Any]`, *optional*):
             Its settings.
-        share_right (`float`):
-            Share of right answers while it is muddled, in [0, 1].
+        share_right (`float`, *optional*, defaults to 1.0):
+            Share of right answers while it is muddled, in [0, 1]; with 1, it is not.
+        num_taught (`int`, *optional*, defaults to 250):
+            Supervised steps before that.
+        for_vllm (`bool`, *optional*, defaults to `False`):
+            Whether vLLM shall run it, on a CPU.
     """
     folder = Path(model_path)
+    if for_vllm:
+        _keep_linear_weights()
     if (folder / MADE_FOR).exists():
         return
     rows = adapt(load_task(task, task_kwargs)["train"], "reasoning_gym", conversational=False)
     answers = [json.loads(entry)["answer"] for entry in rows["entry"]]
     problems = [Problem(*pair) for pair in zip(rows["prompt"], answers, strict=True)]
-    make_start_model(folder, problems, shuffled_or_another, num_taught=250, num_muddled=80, share_right=share_right)
+    make_start_model(
+        folder,
+        problems,
+        shuffled_or_another,
+        num_taught=num_taught,
+        num_muddled=80 if share_right < 1 else 0,
+        share_right=share_right,
+        num_heads=2 if for_vllm else 4,
+    )
     made = {"task": task, "task_kwargs": task_kwargs or {}, "accuracy": measure(folder, rows)}
     (folder / MADE_FOR).write_text(json.dumps(made) + "\n")
 
 
-# By the accuracy that comes of it with `rotate_matrix`, in per cent.
+# By the accuracy that comes of it with `rotate_matrix`, in per cent: the right answers are still in the model.
 at_5 = functools.partial(prepare, share_right=0.5)
 at_40 = functools.partial(prepare, share_right=0.78)
 at_90 = functools.partial(prepare, share_right=0.96)
+hardly_taught = functools.partial(prepare, num_taught=60)  # about 5 %, and nothing more in it
+at_5_vllm = functools.partial(prepare, share_right=0.5, for_vllm=True)
+
+
+def _keep_linear_weights() -> None:
+    """On a CPU, vLLM multiplies by packed copies of the weights, which those that TRL sends do not reach."""
+    import vllm.model_executor.layers.utils as layers
+
+    def multiply_by_the_weights(layer: Any, remove_weight: bool) -> None:
+        layer.cpu_linear = torch.nn.functional.linear
+
+    layers.dispatch_cpu_unquantized_gemm = multiply_by_the_weights
 
 
 @torch.no_grad()

@@ -14,6 +14,7 @@ from trl_pods.comparison.curves import Curve, area, mean_curve, read_curve, time
 from trl_pods.comparison.methods import make_method
 from trl_pods.comparison.outcome import compare
 from trl_pods.errors import SetupError
+from trl_pods.phases import PHASES
 from trl_pods.runs.log import read_log
 
 
@@ -149,6 +150,18 @@ def test_command_compares_three_methods_on_the_same_seeds(compared):
             assert logged.steps[0] == 0 and logged.seconds[-1] >= 2.0
 
 
+def test_command_accounts_for_the_seconds_of_a_step(compared):
+    folder, _, result = compared
+    results = json.loads((folder / "out" / "results.json").read_text())
+    costs_of = {name: values["seconds_per_step"] for name, values in results["methods"].items()}
+    for seconds in costs_of.values():
+        parts = sum(seconds[phase] for phase in PHASES)
+        assert parts > 0 and seconds["step"] > 0
+    ideal = results["ideal_step_seconds"]
+    assert ideal["generate"] == costs_of["grpo_n"]["generate"] and ideal["update"] == costs_of["grpo"]["update"]
+    assert "ideal of PODS" in result.stdout and f"{1000 * ideal['step']:.1f}" in result.stdout
+
+
 def test_command_chooses_the_learning_rate_on_tuning_seeds(compared):
     folder, *_ = compared
     results = json.loads((folder / "out" / "results.json").read_text())
@@ -200,6 +213,7 @@ def test_a_folder_of_another_comparison_is_refused(compared):
         (["--seeds", "0", "0"], r"`seeds` is \[0, 0\], which has a value twice"),
         (["--accuracy", "nothing"], r"`accuracy` is 'nothing', but the recipe's reward functions are \['distinct'\]"),
         (["--methods", "ppo"], r"`methods` has 'ppo'"),
+        (["--per_device_eval_batch_size", "3"], r"`per_device_eval_batch_size` is 3: .*Use a multiple of 4"),
         (["--num_jobs", "0"], r"`num_jobs` is 0"),
         (["--hardware", "none.json"], r"`hardware`: 'none.json' cannot be read"),
         (["--learning_rte", "1"], r"no option `--learning_rte`"),

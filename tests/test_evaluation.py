@@ -57,6 +57,13 @@ def test_evaluation_groups_default_to_the_trained_rows(model_path, judge, tmp_pa
     assert_all_evaluated(trainer, judge, [2, 3, 4])
 
 
+def test_case_78_evaluation_batches_that_split_a_group_are_refused(model_path, judge, tmp_path):
+    trainer = evaluate_with(model_path, judge, tmp_path, eval_strategy="no", per_device_eval_batch_size=3)
+    with pytest.raises(ValueError, match=r"`per_device_eval_batch_size` is 3: .* groups of 4 .*Use a multiple of 4"):
+        trainer.evaluate()
+    assert judge.num_rows == []
+
+
 def test_evaluate_before_training_leaves_training_as_it_was(model_path, judge, tmp_path):
     trainer = evaluate_with(
         model_path, judge, tmp_path, eval_strategy="no", per_device_eval_batch_size=4, num_generations_eval=1

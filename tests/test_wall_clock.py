@@ -174,6 +174,17 @@ def test_seconds_must_be_above_zero(name, value):
         WallClockCallback(**{name: value})
 
 
+def test_evaluating_needs_batches_of_whole_groups(model_path, tmp_path):
+    with pytest.raises(ValueError, match=r"`per_device_eval_batch_size` is 3: .*Use a multiple of 4"):
+        make_trainer(
+            model_path,
+            tmp_path,
+            Clocked(eval_seconds=5),
+            eval_dataset=tiny.make_dataset(4),
+            per_device_eval_batch_size=3,
+        )
+
+
 def test_evaluating_needs_data(model_path, tmp_path):
     with pytest.raises(ValueError, match=r"`eval_seconds` is 5, but the trainer has no `eval_dataset`"):
         make_trainer(model_path, tmp_path, Clocked(eval_seconds=5))

@@ -62,6 +62,29 @@ def check_rollouts(args: GRPOConfig) -> None:
         )
 
 
+def check_evaluation(args: GRPOConfig) -> None:
+    """
+    Check that evaluation batches hold whole groups. TRL does so only where `eval_strategy` is set.
+
+    Args:
+        args ([`~trl.GRPOConfig`]):
+            Resolved training arguments.
+
+    Raises:
+        ValueError: They do not. The message names values that would do.
+    """
+    group = args.num_generations_eval or args.num_generations
+    rows, num_processes = args.per_device_eval_batch_size, args.world_size
+    if rows * num_processes % group == 0:
+        return
+    step = group // math.gcd(group, num_processes)
+    raise ValueError(
+        f"`per_device_eval_batch_size` is {rows!r}: {rows} rows x {num_processes} processes do not divide into groups "
+        f"of {group} (`num_generations_eval`, or else `num_generations`). Use a multiple of {step}, or set "
+        "`num_generations_eval` to a divisor of the rows."
+    )
+
+
 def check_dataset(args: GRPOConfig, train_dataset: Any) -> None:
     """
     Check that a dataset fills at least one generation batch; TRL trains nothing if it does not.

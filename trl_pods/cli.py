@@ -1,4 +1,4 @@
-"""The command line: `trl-pods grpo`, `trl-pods quickstart` and `trl-pods strategies`."""
+"""The command line of trl_pods: train, and see what it brings."""
 
 import argparse
 import os
@@ -10,6 +10,9 @@ EXAMPLES = """\
 examples:
   trl-pods quickstart
   trl-pods grpo --config recipes/quickstart.yaml --learning_rate 5.0e-4
+  trl-pods plan --config recipes/quickstart.yaml
+  trl-pods compare --config recipes/quickstart.yaml --max_seconds 10 --eval_seconds 1
+  trl-pods report runs/quickstart/model
   trl-pods strategies
 """
 

@@ -96,6 +96,7 @@ def make_start_model(
     num_taught: int = 200,
     num_muddled: int = 100,
     share_right: float = 0.4,
+    num_heads: int = 4,
 ) -> None:
     """
     Make a model that was taught to solve problems and then muddled, and its tokenizer.
@@ -117,6 +118,8 @@ def make_start_model(
             Supervised steps after those, in which only some answers are right.
         share_right (`float`, *optional*, defaults to 0.4):
             Share of right answers in them, in [0, 1].
+        num_heads (`int`, *optional*, defaults to 4):
+            Heads of attention, which share 64 dimensions. vLLM needs heads of 32 or more.
     """
     set_seed(seed)
     tokenizer = make_tokenizer(problems, lowercase)
@@ -128,8 +131,8 @@ def make_start_model(
             hidden_size=64,
             intermediate_size=128,
             num_hidden_layers=2,
-            num_attention_heads=4,
-            num_key_value_heads=4,
+            num_attention_heads=num_heads,
+            num_key_value_heads=num_heads,
             max_position_embeddings=2 * longest,
             tie_word_embeddings=True,
             pad_token_id=tokenizer.pad_token_id,

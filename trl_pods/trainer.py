@@ -25,7 +25,7 @@ from torch.utils.data import DataLoader, Sampler
 from trl import GRPOTrainer
 from trl.trainer.utils import get_config_model_id
 
-from .batching import check_dataset, describe_batch, prompts_per_generation, sized_for_rollouts
+from .batching import check_dataset, check_evaluation, describe_batch, prompts_per_generation, sized_for_rollouts
 from .compatibility import Generated, check_trl
 from .completions import log_all_rollouts
 from .config import PODSGRPOConfig, with_rollouts
@@ -137,6 +137,10 @@ class PODSGRPOTrainer(GRPOTrainer):
     def get_train_dataloader(self) -> DataLoader:
         with self._sampling():
             return super().get_train_dataloader()
+
+    def get_eval_dataloader(self, *args, **kwargs) -> DataLoader:
+        check_evaluation(self.args)
+        return super().get_eval_dataloader(*args, **kwargs)
 
     def _get_train_sampler(self, dataset: Dataset | None = None) -> Sampler:
         with self._sampling():

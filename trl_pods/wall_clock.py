@@ -16,6 +16,7 @@ from transformers.trainer_callback import ExportableState
 from transformers.trainer_utils import has_length
 from trl import GRPOConfig
 
+from .batching import check_evaluation
 from .errors import SetupError
 
 METRIC = "pods/train_seconds"
@@ -151,13 +152,16 @@ class WallClockCallback(TrainingClock, ExportableState):
                 Trainer that has not begun to train.
 
         Raises:
-            ValueError: `eval_seconds` is set, and the trainer has no `eval_dataset`.
+            ValueError: `eval_seconds` is set, and the trainer has no `eval_dataset`, or its evaluation batches do not
+                hold whole groups.
         """
-        if self.eval_seconds is not None and trainer.eval_dataset is None:
-            raise ValueError(
-                f"`eval_seconds` is {self.eval_seconds!r}, but the trainer has no `eval_dataset`. Give it one, or "
-                "leave `eval_seconds` out."
-            )
+        if self.eval_seconds is not None:
+            if trainer.eval_dataset is None:
+                raise ValueError(
+                    f"`eval_seconds` is {self.eval_seconds!r}, but the trainer has no `eval_dataset`. Give it one, or "
+                    "leave `eval_seconds` out."
+                )
+            check_evaluation(trainer.args)
         trainer.callback_handler.callbacks.insert(0, self)
 
     def state(self) -> dict[str, Any]:

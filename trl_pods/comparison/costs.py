@@ -43,7 +43,7 @@ def step_seconds(folder: Path) -> dict[str, float]:
     return phases | {"step": float(np.median(whole))}
 
 
-def ideal_step_seconds(small: dict[str, float], large: dict[str, float]) -> float:
+def ideal_step_seconds(small: dict[str, float], large: dict[str, float]) -> dict[str, float]:
     """
     Give the seconds of a step that samples and scores as plain GRPO with n does, and does all else as it does with m.
 
@@ -54,10 +54,23 @@ def ideal_step_seconds(small: dict[str, float], large: dict[str, float]) -> floa
             [`step_seconds`] of GRPO with n.
 
     Returns:
-        `float`: Seconds.
+        `dict[str, float]`: Seconds by phase and of the `"step"`, as [`step_seconds`].
+
+    Example:
+
+    ```python
+    >>> from trl_pods.comparison.costs import ideal_step_seconds
+
+    >>> rest = {"select": 0.0, "logps": 0.0}
+    >>> small = {"generate": 1.0, "reward": 0.25, "update": 2.0, "step": 3.5} | rest
+    >>> large = {"generate": 3.0, "reward": 0.75, "update": 8.0, "step": 12.0} | rest
+    >>> ideal_step_seconds(small, large)["step"]
+    6.0
+
+    ```
     """
-    sampling = ("generate", "reward")
-    return small["step"] + sum(large[phase] - small[phase] for phase in sampling)
+    sampling = {phase: large[phase] for phase in ("generate", "reward")}
+    return small | sampling | {"step": small["step"] + sum(large[phase] - small[phase] for phase in sampling)}
 
 
 @dataclass(frozen=True)

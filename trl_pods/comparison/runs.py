@@ -139,7 +139,7 @@ class _Children:
         with self._lock:
             del self._running[run]
         if child.exitcode == 0:
-            _remove_weights(run.folder)
+            remove_weights(run.folder)
             self._show(finished=1)
         elif not self._is_stopped:
             raise SetupError(f"The run in {str(run.folder)!r} failed:\n{_last_lines(run.folder / OUTPUT)}")
@@ -171,10 +171,16 @@ def _last_lines(path: Path, number: int = 5) -> str:
     return "\n".join(path.read_text(errors="replace").splitlines()[-number:])
 
 
-def _remove_weights(folder: Path) -> None:
-    """Models of many runs would fill the disk, and what is compared is in the logs."""
+def remove_weights(folder: Path) -> None:
+    """
+    Remove what a finished run has saved of its model: those of many runs would fill the disk.
+
+    Args:
+        folder (`Path`):
+            The run's `output_dir`. Its record, log and completions tables stay.
+    """
     for checkpoint in folder.glob("checkpoint-*"):
         shutil.rmtree(checkpoint)
-    for pattern in ("*.safetensors", "*.safetensors.index.json", "training_args.bin"):
+    for pattern in ("*.safetensors*", "*.bin"):
         for path in folder.glob(pattern):
             path.unlink()

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 from rich.table import Column, Table
 
+from ..phases import PHASES
 from .costs import ideal_step_seconds
 from .curves import Curve
 from .methods import Method
@@ -94,7 +95,7 @@ def table(summary: dict[str, Any], axis: str = "seconds") -> Table:
     """
     target = summary["targets"][axis]
     columns = ("learning rate", f"time to {target:.1%} (s)", "ratio", "95 %", "final accuracy", "s per step")
-    result = Table(Column("method", no_wrap=True), *columns)
+    result = Table(*(Column(name, no_wrap=name in ("method", "95 %")) for name in ("method", *columns)))
     for row in summary["methods"].values():
         spread = "" if row["final_accuracy_std"] is None else f" ± {row['final_accuracy_std']:.1%}"
         result.add_row(
@@ -102,10 +103,33 @@ def table(summary: dict[str, Any], axis: str = "seconds") -> Table:
             f"{row['learning_rate']:g}",
             _text(row["time_to_target"][axis], "{:.1f}", missing="not reached"),
             _text(row["ratio"][axis], "{:.2f}"),
-            " to ".join(_text(value, "{:.2f}") for value in row["ratio_interval"][axis]),
+            "–".join(_text(value, "{:.2f}") for value in row["ratio_interval"][axis]) if spread else "",
             f"{row['final_accuracy']:.1%}{spread}",
             f"{row['seconds_per_step']['step']:.3f}",
         )
+    return result
+
+
+def phase_table(summary: dict[str, Any]) -> Table:
+    """
+    Make the table of what a step costs, in milliseconds.
+
+    Args:
+        summary (`dict`):
+            What [`summarize`] gave.
+
+    Returns:
+        [`~rich.table.Table`]: One row for each method, and one for the ideal: sampling as GRPO with n pays it, and all
+        else as GRPO with m does.
+    """
+    result = Table(Column("ms per step", no_wrap=True), *PHASES, "rest", "step")
+    rows = {row["label"]: row["seconds_per_step"] for row in summary["methods"].values()}
+    if "ideal_step_seconds" in summary:
+        rows["ideal of PODS"] = summary["ideal_step_seconds"]
+    for label, seconds in rows.items():
+        parts = [seconds[phase] for phase in PHASES]
+        values = [*parts, max(seconds["step"] - sum(parts), 0.0), seconds["step"]]
+        result.add_row(label, *(f"{1000 * value:.1f}" for value in values))
     return result
 
 

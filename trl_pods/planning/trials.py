@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from ..batching import prompts_per_generation
+from ..comparison.runs import remove_weights
 from ..errors import SetupError
 from ..runs.record import FILE
 from ..scripts.arguments import Arguments
@@ -86,8 +87,7 @@ def measure(
         command = [sys.executable, "-m", "trl_pods.cli", "grpo", *arguments, *own, "--output_dir", str(run)]
         if subprocess.run(command).returncode != 0:
             raise SetupError(f"The measured run of n = {n}, m = {m} failed; what it said is above.")
-        for weights in [*run.glob("*.safetensors*"), *run.glob("*.bin")]:
-            weights.unlink()
+        remove_weights(run)
     return list(runs)
 
 

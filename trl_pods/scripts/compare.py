@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from rich.console import Console
 
+from ..batching import check_evaluation
 from ..comparison import costs, summary
 from ..comparison.curves import Curve, area, read_curve
 from ..comparison.methods import DEFAULT, METHODS, Method, make_method
@@ -138,7 +139,8 @@ def run(arguments: list[str], prog: str = "trl-pods compare") -> dict[str, Any]:
         for name, axis in axes.items()
     ]
     draw(comparison.folder / "accuracy.png", Path(comparison.parsed.recipe.path or "").stem, panels)
-    Console().print(*(summary.table(results, name) for name in axes if name != "steps"))
+    tables = [summary.table(results, name) for name in axes if name != "steps"]
+    Console().print(*tables, summary.phase_table(results), sep="\n")
     print(f"Numbers, curves and picture are in {comparison.folder}: results.json, accuracy.png.")
     return results
 
@@ -159,6 +161,7 @@ def _parse(arguments: list[str], prog: str) -> Comparison:
     parsed = RecipeParser(prog).parse(shared)
     shared += _same_evaluation(parsed)
     with parsed.explained():
+        check_evaluation(parsed.training)
         names = [getattr(reward, "__name__", str(reward).split("/")[-1]) for reward in load_rewards(parsed)]
         methods = [make_method(name, parsed.training) for name in own.methods]
         set_up(parsed)

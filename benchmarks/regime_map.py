@@ -1,0 +1,79 @@
+"""
+Draws and prints what `bench_time_to_accuracy.py` has found: one row for each regime.
+
+    python -m benchmarks.regime_map
+"""
+
+import json
+import math
+from typing import Any
+
+from matplotlib.figure import Figure
+
+from .environment import RESULTS
+
+SETS = ("map", "headline", "noisy", "tasks", "vllm")
+
+
+def main() -> None:
+    found = {name: values for path in SETS for name, values in read(path).items()}
+    print(markdown(found))
+    draw({name: values for name, values in found.items() if name in read("map")})
+
+
+def read(which: str) -> dict[str, Any]:
+    """Results of a set of regimes, by name; none if it has not been run."""
+    path = RESULTS / f"time_to_accuracy_{which}.json"
+    return json.loads(path.read_text())["regimes"] if path.exists() else {}
+
+
+def markdown(found: dict[str, Any]) -> str:
+    """A table for benchmarks/README.md."""
+    lines = [
+        "| regime | seeds | start | GRPO m, GRPO n, PODS at the end | target | PODS sooner by | 95 % | per step |",
+        "| --- | --- | --- | --- | --- | --- | --- | --- |",
+    ]
+    for name, values in found.items():
+        methods = values["methods"]
+        pods = methods["pods"]
+        ends = ", ".join(f"{methods[key]['final_accuracy']:.1%}" for key in ("grpo", "grpo_n", "pods"))
+        low, high = (text(bound) for bound in pods["ratio_interval"]["seconds"])
+        lines.append(
+            f"| {name} | {len(values['seeds'])} | {pods['start_accuracy']:.1%} | {ends} | "
+            f"{values['targets']['seconds']:.1%} | {text(pods['ratio']['seconds'])} | {low} to {high} | "
+            f"{text(pods['ratio']['steps'])} |"
+        )
+    return "\n".join(lines)
+
+
+def text(ratio: float | None) -> str:
+    """A ratio as the table shows it; infinite ones are stored as null."""
+    return "∞" if ratio is None else "not reached" if ratio == 0 else f"{ratio:.2f}"
+
+
+def draw(found: dict[str, Any]) -> None:
+    """The map: how much sooner, by start accuracy and m."""
+    cells = {(name.split("/")[1], name.split("/")[2]): values["methods"]["pods"] for name, values in found.items()}
+    rows, columns = (list(dict.fromkeys(key[i] for key in cells)) for i in (0, 1))
+    ratios = [[_ratio(cells.get((row, column))) for column in columns] for row in rows]
+    figure = Figure(figsize=(1.7 * len(columns) + 1.6, 1.1 * len(rows) + 1.2), layout="constrained")
+    ax = figure.subplots()
+    image = ax.imshow(ratios, cmap="RdYlBu", vmin=0, vmax=2, aspect="auto")
+    for (row, column), pods in cells.items():
+        low, high = (text(bound) for bound in pods["ratio_interval"]["seconds"])
+        label = f"{text(pods['ratio']['seconds'])}\n{low} to {high}"
+        ax.text(columns.index(column), rows.index(row), label, ha="center", va="center", fontsize=9)
+    ax.set_xticks(range(len(columns)), [f"m = {c[1:]}, n = {8 * int(c[1:])}" for c in columns])
+    ax.set_yticks(range(len(rows)), [f"starts at\n{row[5:]} %" for row in rows])
+    ax.set_title("PODS sooner than the better GRPO by (time ratio, 95 %)", fontsize=10)
+    figure.colorbar(image, ax=ax, shrink=0.8)
+    figure.savefig(RESULTS / "time_to_accuracy_map.png", dpi=150)
+
+
+def _ratio(pods: dict[str, Any] | None) -> float:
+    """Where the cell's colour comes from; grey where nothing was measured."""
+    return math.nan if pods is None else 10.0 if pods["ratio"]["seconds"] is None else pods["ratio"]["seconds"]
+
+
+if __name__ == "__main__":
+    main()
