@@ -12,13 +12,13 @@ from matplotlib.figure import Figure
 
 from .environment import RESULTS
 
-SETS = ("map", "headline", "noisy", "tasks", "vllm")
+SETS = ("headline", "map", "noisy", "tasks", "vllm")
 
 
 def main() -> None:
     found = {name: values for path in SETS for name, values in read(path).items()}
     print(markdown(found))
-    draw({name: values for name, values in found.items() if name in read("map")})
+    draw(read("headline") | read("map"))
 
 
 def read(which: str) -> dict[str, Any]:
@@ -64,7 +64,7 @@ def draw(found: dict[str, Any]) -> None:
         label = f"{text(pods['ratio']['seconds'])}\n{low} to {high}"
         ax.text(columns.index(column), rows.index(row), label, ha="center", va="center", fontsize=9)
     ax.set_xticks(range(len(columns)), [f"m = {c[1:]}, n = {8 * int(c[1:])}" for c in columns])
-    ax.set_yticks(range(len(rows)), [f"starts at\n{row[5:]} %" for row in rows])
+    ax.set_yticks(range(len(rows)), [row.replace("start", "starts at\n").replace("_", "\n") for row in rows])
     ax.set_title("PODS sooner than the better GRPO by (time ratio, 95 %)", fontsize=10)
     figure.colorbar(image, ax=ax, shrink=0.8)
     figure.savefig(RESULTS / "time_to_accuracy_map.png", dpi=150)

@@ -90,10 +90,9 @@ class Regime:
 
 
 _TASK = "rotate_matrix"
-_MAP = [("at_5", 2), ("at_5", 4), ("at_5", 16), ("at_40", 4), ("at_40", 16), ("at_90", 4), ("at_90", 16)]
 SETS = {
-    "map": [Regime(_TASK, start, m, 8 * m) for start, m in _MAP],
-    "headline": [Regime(_TASK, "hardly_taught", m, 8 * m) for m in (4, 2)],
+    "headline": [Regime(_TASK, "at_5", m, 8 * m) for m in (16, 8, 4, 2)],
+    "map": [Regime(_TASK, start, m, 8 * m) for start in ("at_40", "at_90", "hardly_taught") for m in (16, 4)],
     "noisy": [Regime(_TASK, "at_5", 4, 32, reward="noisy")],
     "tasks": [Regime(task, "at_5", 4, 32) for task in ("palindrome_generation", "spell_backward")],
     "rules": [Regime(_TASK, "hardly_taught", 4, 32)],
