@@ -131,7 +131,8 @@ def compared(tmp_path_factory, request):
     path = commands.recipe(folder, model, num_generations=4, num_rollouts=8, per_device_eval_batch_size=8)
     (folder / "data" / "test.jsonl").write_text((folder / "data" / "train.jsonl").read_text())
     words = ["compare", "--config", path, "--output_dir", "out", "--seeds", 0, 1, "--max_seconds", 2]
-    words += ["--eval_seconds", 0.5, "--learning_rates", 1e-3, 1e-2, "--num_jobs", 2]
+    (folder / "gpu.json").write_text('{"name": "a GPU", "generate": {"4": 1, "8": 2}, "update": {"4": 3}}')
+    words += ["--hardware", "gpu.json", "--eval_seconds", 0.5, "--learning_rates", 1e-3, 1e-2, "--num_jobs", 2]
     return folder, words, commands.run(*words, cwd=folder)
 
 
@@ -148,6 +149,17 @@ def test_command_compares_three_methods_on_the_same_seeds(compared):
             logged = read_curve(run, "eval_rewards/distinct/mean")
             assert curve["accuracy"] == logged.accuracy.tolist() and len(logged.accuracy) >= 3
             assert logged.steps[0] == 0 and logged.seconds[-1] >= 2.0
+
+
+def test_command_projects_to_other_hardware_what_is_known_of_it(compared):
+    folder, *_ = compared
+    methods = json.loads((folder / "out" / "results.json").read_text())["methods"]
+    assert [name for name, values in methods.items() if "projected" in values["ratio"]] == ["grpo", "pods"]
+    for name, seconds in (("grpo", 4.0), ("pods", 5.0)):
+        times = methods[name]["time_to_target"]
+        if times["projected"] is not None:
+            assert times["projected"] % seconds == pytest.approx(0, abs=seconds) and times["projected"] >= 0
+    assert methods["grpo"]["time_to_target"]["projected"] is not None  # it reaches 99 % of its own best
 
 
 def test_command_accounts_for_the_seconds_of_a_step(compared):

@@ -33,7 +33,7 @@ def summarize(
         curves (`dict[str, list[Curve]]`):
             Curves of each, one for each seed.
         outcomes (`dict[str, Outcome]`):
-            What came out, by the name of the time axis.
+            What came out, by the name of the time axis. One of other hardware may not know all methods.
         costs (`dict[str, dict[str, float]]`):
             Seconds of a step of each method, by phase.
 
@@ -42,7 +42,8 @@ def summarize(
     """
     summary: dict[str, Any] = {"methods": {}, "targets": {name: outcome.target for name, outcome in outcomes.items()}}
     for method in methods:
-        name, final = method.name, np.array([curve.accuracy[-1] for curve in curves[method.name]])
+        name, known = method.name, {axis: o for axis, o in outcomes.items() if method.name in o.times}
+        final = np.array([curve.accuracy[-1] for curve in curves[method.name]])
         summary["methods"][name] = {
             "label": method.label,
             "num_rollouts": method.num_rollouts,
@@ -51,9 +52,9 @@ def summarize(
             "start_accuracy": float(np.mean([curve.accuracy[0] for curve in curves[name]])),
             "final_accuracy": float(final.mean()),
             "final_accuracy_std": float(final.std(ddof=1)) if len(final) > 1 else None,
-            "time_to_target": {axis: _finite(outcome.times[name]) for axis, outcome in outcomes.items()},
-            "ratio": {axis: _finite(outcome.ratios[name]) for axis, outcome in outcomes.items()},
-            "ratio_interval": {axis: [_finite(x) for x in o.intervals[name]] for axis, o in outcomes.items()},
+            "time_to_target": {axis: _finite(outcome.times[name]) for axis, outcome in known.items()},
+            "ratio": {axis: _finite(outcome.ratios[name]) for axis, outcome in known.items()},
+            "ratio_interval": {axis: [_finite(x) for x in o.intervals[name]] for axis, o in known.items()},
             "seconds_per_step": costs[name],
             "curves": [
                 {"seconds": c.seconds.tolist(), "steps": c.steps.tolist(), "accuracy": c.accuracy.tolist()}
@@ -97,6 +98,8 @@ def table(summary: dict[str, Any], axis: str = "seconds") -> Table:
     columns = ("learning rate", f"time to {target:.1%} (s)", "ratio", "95 %", "final accuracy", "s per step")
     result = Table(*(Column(name, no_wrap=name in ("method", "95 %")) for name in ("method", *columns)))
     for row in summary["methods"].values():
+        if axis not in row["time_to_target"]:
+            continue
         spread = "" if row["final_accuracy_std"] is None else f" ± {row['final_accuracy_std']:.1%}"
         result.add_row(
             row["label"],
