@@ -4,7 +4,7 @@ How much sooner PODS reaches what plain GRPO reaches, over regimes; writes bench
 Each regime is one `trl-pods compare`: GRPO with m, GRPO with n in accumulated micro-batches, and PODS, each with its
 own learning rate, chosen on other seeds. Run it from the repository; interrupted, it goes on where it was:
 
-    OMP_NUM_THREADS=1 python -m benchmarks.bench_time_to_accuracy --set map --num_jobs 2
+    OMP_NUM_THREADS=1 python -m benchmarks.bench_time_to_accuracy --set headline --num_jobs 2
 """
 
 import argparse
@@ -26,7 +26,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--set", choices=list(SETS), required=True, help="which regimes")
     parser.add_argument("--seeds", nargs="+", default=["0", "1", "2", "3", "4"])
-    parser.add_argument("--learning_rates", nargs="+", default=["5e-4", "1e-3"])
+    parser.add_argument("--learning_rates", nargs="+", default=["5e-4", "1e-3", "2e-3"])
     parser.add_argument("--tuning_seeds", nargs="+", default=["1000", "1001"])
     parser.add_argument("--max_seconds", default="12")
     parser.add_argument("--methods", nargs="+", default=["grpo", "grpo_n", "pods"])
