@@ -12,7 +12,7 @@ from trl_pods import PODSGRPOConfig
 from trl_pods.comparison import costs
 from trl_pods.comparison.curves import Curve, area, mean_curve, read_curve, time_to
 from trl_pods.comparison.methods import make_method
-from trl_pods.comparison.outcome import compare
+from trl_pods.comparison.outcome import choose_rates, compare
 from trl_pods.errors import SetupError
 from trl_pods.phases import PHASES
 from trl_pods.runs.log import read_log
@@ -79,6 +79,18 @@ def test_interval_covers_the_seeds():
     outcome = compare({"grpo": [line(0.05)] * 4, "pods": [slow, fast, slow, fast]}, ["grpo"])
     low, high = outcome.intervals["pods"]
     assert 1.0 <= low < outcome.ratios["pods"] < high <= 2.0
+
+
+def test_learning_rates_are_chosen_by_the_time_to_the_target_then_by_the_mean_accuracy():
+    curves = {
+        ("grpo", 1.0): [line(0.05)],  # the best accuracy of GRPO is 0.5
+        ("grpo", 2.0): [line(0.2, highest=0.45)],
+        ("pods", 1.0): [line(0.3, highest=0.4)],
+        ("pods", 2.0): [line(0.06)],
+        ("random", 1.0): [line(0.02)],
+        ("random", 2.0): [line(0.03)],  # neither reaches it
+    }
+    assert choose_rates(curves, ["grpo"], 10.0) == {"grpo": 1.0, "pods": 2.0, "random": 2.0}
 
 
 @pytest.mark.parametrize(("method", "growth"), [("grpo_n", 1), ("grpo_n_batch", 4)])
@@ -177,12 +189,15 @@ def test_command_accounts_for_the_seconds_of_a_step(compared):
 def test_command_chooses_the_learning_rate_on_tuning_seeds(compared):
     folder, *_ = compared
     results = json.loads((folder / "out" / "results.json").read_text())
-    for name, values in results["methods"].items():
-        areas = {}
-        for rate in (1e-3, 1e-2):
-            run = folder / "out" / "runs" / f"{name}_lr{rate:g}_seed1000"
-            areas[rate] = area(read_curve(run, "eval_rewards/distinct/mean"), 2.0)
-        assert values["learning_rate"] == max(areas, key=areas.get)
+    curves = {
+        (name, rate): [
+            read_curve(folder / "out" / "runs" / f"{name}_lr{rate:g}_seed1000", "eval_rewards/distinct/mean")
+        ]
+        for name in results["methods"]
+        for rate in (1e-3, 1e-2)
+    }
+    chosen = choose_rates(curves, ["grpo", "grpo_n"], 2.0)
+    assert chosen == {name: values["learning_rate"] for name, values in results["methods"].items()}
 
 
 def test_methods_train_what_they_say(compared):

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from .curves import Curve, mean_curve, time_to
+from .curves import Curve, area, mean_curve, time_to
 
 SHARE = 0.99
 NUM_RESAMPLES = 2000
@@ -72,6 +72,35 @@ def compare(
     resampled = [_ratios(times(rng.integers(num_seeds, size=num_seeds))[1], baselines) for _ in range(NUM_RESAMPLES)]
     intervals = {name: _interval([ratios[name] for ratios in resampled]) for name in curves}
     return Outcome(target, found, _ratios(found, baselines), intervals)
+
+
+def choose_rates(curves: dict[tuple[str, float], list[Curve]], baselines: list[str], budget: float) -> dict[str, float]:
+    """
+    Choose the learning rate of each method by what is compared: the first to reach the target.
+
+    The target is that of the baselines at their best learning rates. Of those that are equally soon, such as those that
+    do not reach it, the one of the highest mean accuracy over the time is chosen.
+
+    Args:
+        curves (`dict[tuple[str, float], list[Curve]]`):
+            Curves of each method and learning rate, one for each tuning seed.
+        baselines (`list[str]`):
+            Methods that are plain GRPO.
+        budget (`float`):
+            Seconds of training.
+
+    Returns:
+        `dict[str, float]`: Learning rate of each method.
+    """
+    means = {pair: mean_curve(runs, "seconds") for pair, runs in curves.items()}
+    means = {pair: (grid, accuracy.mean(axis=0)) for pair, (grid, accuracy) in means.items()}
+    target = SHARE * max(accuracy.max() for (name, _), (_, accuracy) in means.items() if name in baselines)
+
+    def merit(pair: tuple[str, float]) -> tuple[float, float]:
+        return -time_to(target, *means[pair]), float(np.mean([area(curve, budget) for curve in curves[pair]]))
+
+    names = dict.fromkeys(name for name, _ in curves)
+    return {name: max((pair for pair in curves if pair[0] == name), key=merit)[1] for name in names}
 
 
 def _ratios(times: dict[str, float], baselines: list[str]) -> dict[str, float]:

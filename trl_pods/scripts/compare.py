@@ -17,9 +17,9 @@ from rich.console import Console
 
 from ..batching import check_evaluation
 from ..comparison import costs, summary
-from ..comparison.curves import Curve, area, read_curve
+from ..comparison.curves import Curve, read_curve
 from ..comparison.methods import DEFAULT, METHODS, Method, make_method
-from ..comparison.outcome import Outcome, compare
+from ..comparison.outcome import Outcome, choose_rates, compare
 from ..comparison.runs import Run, train
 from ..errors import SetupError, said_in_a_line
 from .arguments import Arguments, RecipeParser
@@ -203,16 +203,15 @@ def _same_evaluation(parsed: Arguments) -> list[str]:
 
 
 def _tuned(comparison: Comparison) -> dict[str, float]:
-    """Choose each method's learning rate, by the mean accuracy over the time of training."""
+    """Choose each method's learning rate on the tuning seeds, by what is compared afterwards."""
     rates, methods = comparison.learning_rates, comparison.methods
     if len(rates) == 1:
         return {method.name: rates[0] for method in methods}
     pairs = [(method, rate) for rate in rates for method in methods]
     runs = {pair: comparison.runs(*pair, comparison.tuning_seeds) for pair in pairs}
     comparison.train(runs.values())
-    budget = comparison.parsed.script.max_seconds or 0.0  # it is set, or the comparison would have been refused
-    areas = {key: np.mean([area(curve, budget) for curve in comparison.curves(of)]) for key, of in runs.items()}
-    return {method.name: max(rates, key=lambda rate: areas[method, rate]) for method in methods}
+    curves = {(method.name, rate): comparison.curves(of_pair) for (method, rate), of_pair in runs.items()}
+    return choose_rates(curves, comparison.references, comparison.parsed.script.max_seconds or 0.0)
 
 
 def _measured(comparison: Comparison, runs: dict[str, list[Run]]) -> dict[str, Axis]:
