@@ -37,13 +37,13 @@ def test_time_to_a_target_is_interpolated():
     assert time_to(0.71, grid, accuracy) == math.inf
 
 
-def test_mean_curve_is_over_what_all_runs_have_trained():
+def test_mean_curve_holds_the_last_accuracy_of_each_run():
     first = Curve(np.array([0.0, 4.0]), np.array([0.0, 8.0]), np.array([0.0, 0.4]))
     second = Curve(np.array([0.0, 2.0, 6.0]), np.array([0.0, 1.0, 3.0]), np.array([0.2, 0.2, 0.6]))
     grid, accuracy = mean_curve([first, second], "seconds")
-    assert grid.tolist() == [0.0, 2.0, 4.0]
-    np.testing.assert_allclose(accuracy, [[0.0, 0.2, 0.4], [0.2, 0.2, 0.4]])
-    assert mean_curve([first, second], "steps")[0].tolist() == [0.0, 1.0, 3.0]
+    assert grid.tolist() == [0.0, 2.0, 4.0, 6.0]
+    np.testing.assert_allclose(accuracy, [[0.0, 0.2, 0.4, 0.4], [0.2, 0.2, 0.4, 0.6]])
+    assert mean_curve([first, second], "steps")[0].tolist() == [0.0, 1.0, 3.0, 8.0]
 
 
 def test_area_is_the_mean_accuracy_over_the_budget():

@@ -76,11 +76,10 @@ def mean_curve(curves: list[Curve], axis: str) -> tuple[np.ndarray, np.ndarray]:
             `"seconds"` or `"steps"`.
 
     Returns:
-        `tuple[np.ndarray, np.ndarray]`: Where any of them was evaluated, of shape (G,), as far as all go; and the
-        accuracies there, of shape (seeds, G).
+        `tuple[np.ndarray, np.ndarray]`: Where any of them was evaluated, of shape (G,); and the accuracies there, of
+        shape (seeds, G), the last of each curve counting for what comes after it.
     """
     grid = np.unique(np.concatenate([curve.along(axis) for curve in curves]))
-    grid = grid[grid <= min(curve.along(axis)[-1] for curve in curves)]
     return grid, np.stack([np.interp(grid, curve.along(axis), curve.accuracy) for curve in curves])
 
 
