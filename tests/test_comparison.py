@@ -1,8 +1,15 @@
 """Comparing methods: times, ratios and their intervals against values known by hand; the command against its runs."""
 
+import dataclasses
 import json
 import math
+import os
 import re
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
 
 import commands
 import numpy as np
@@ -11,11 +18,14 @@ import pytest
 from trl_pods import PODSGRPOConfig
 from trl_pods.comparison import costs
 from trl_pods.comparison.curves import Curve, area, mean_curve, read_curve, time_to
-from trl_pods.comparison.methods import make_method
+from trl_pods.comparison.methods import Method, make_method
 from trl_pods.comparison.outcome import choose_rates, compare
+from trl_pods.comparison.runs import Job, Run, train
 from trl_pods.errors import SetupError
 from trl_pods.phases import PHASES
 from trl_pods.runs.log import read_log
+from trl_pods.runs.record import RunRecord
+from trl_pods.scripts import compare as script
 
 
 def line(slope, highest=1.0, seconds_per_step=0.5, budget=10.0):
@@ -66,6 +76,21 @@ def test_target_is_the_better_baselines_and_the_time_the_faster_ones():
     assert outcome.target == pytest.approx(0.99 * 0.8)
     assert outcome.times["grpo"] == math.inf
     assert outcome.ratios["pods"] == pytest.approx(4.0)
+
+
+def test_there_is_no_ratio_where_grpo_has_learned_nothing():
+    flat, rising = line(0.0), line(0.1)
+    outcome = compare({"grpo": [flat] * 3, "pods": [rising] * 3}, ["grpo"])
+    assert math.isnan(outcome.ratios["pods"]) and math.isnan(outcome.intervals["pods"][0])
+    rng = np.random.default_rng(0)
+    noisy = [Curve(flat.seconds, flat.steps, 0.1 + 0.01 * rng.standard_normal(21)) for _ in range(6)]
+    outcome = compare({"grpo": noisy[:3], "pods": noisy[3:]}, ["grpo"])
+    assert math.isnan(outcome.ratios["pods"])
+
+
+def test_there_is_no_interval_with_fewer_than_three_seeds():
+    outcome = compare({"grpo": [line(0.05)] * 2, "pods": [line(0.1)] * 2}, ["grpo"])
+    assert outcome.ratios["pods"] == pytest.approx(2.0) and math.isnan(outcome.intervals["pods"][1])
 
 
 def test_ratio_along_steps_does_not_see_the_price_of_a_step():
@@ -128,7 +153,43 @@ def test_costs_of_other_hardware_are_linear_between_those_given(tmp_path):
     assert projected.seconds[-1] == pytest.approx(20 * 4.5)
 
 
-@pytest.mark.parametrize("text", ["", "[]", '{"name": "x"}', '{"name": "x", "generate": {"a": 1}, "update": {}}'])
+def write_run(folder, logs, **sizes):
+    record = {field.name: 1 for field in dataclasses.fields(RunRecord)} | sizes
+    folder.mkdir()
+    (folder / "pods_run.json").write_text(json.dumps(record))
+    (folder / "trainer_state.json").write_text(json.dumps({"log_history": logs}))
+
+
+def test_step_costs_what_its_share_of_the_generation_batch_costs(tmp_path):
+    # Each generation batch is trained on in two steps, of which the first samples: 1 s, then 0.25 s of update in each.
+    logs = [
+        {
+            "step": step,
+            "pods/train_seconds": 1.5 * ((step + 1) // 2) + (0.0 if step % 2 == 0 else -0.25),
+            **dict.fromkeys((f"pods/time/{phase}" for phase in PHASES), 0.0),
+            "pods/time/generate": 1.0 if step % 2 else 0.0,
+            "pods/time/update": 0.25,
+        }
+        for step in range(1, 11)
+    ]
+    write_run(tmp_path / "run", logs, steps_per_generation=2)
+    seconds = costs.step_seconds(tmp_path / "run")
+    assert seconds["generate"] == pytest.approx(0.5) and seconds["update"] == pytest.approx(0.25)
+    assert seconds["step"] == pytest.approx(0.75)
+    write_run(tmp_path / "short", logs[:3], steps_per_generation=2)
+    assert costs.step_seconds(tmp_path / "short") is None
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "[]",
+        '{"name": "x"}',
+        '{"name": "x", "generate": {"a": 1}, "update": {}}',
+        '{"name": "x", "generate": {"4": -1}, "update": {}}',
+    ],
+)
 def test_costs_that_cannot_be_read_are_refused(tmp_path, text):
     (tmp_path / "gpu.json").write_text(text)
     with pytest.raises(SetupError, match=r"`hardware`: .*gpu\.json' cannot be read"):
@@ -226,11 +287,75 @@ def test_finished_runs_are_not_repeated_and_missing_ones_are_trained(compared):
         assert (path.stat().st_mtime_ns == written) == (path.parent != run)
 
 
-def test_a_folder_of_another_comparison_is_refused(compared):
+def refused(folder, monkeypatch, words):
+    """What the command says without training anything, in this process, because starting one takes ten seconds."""
+    monkeypatch.chdir(folder)
+    monkeypatch.syspath_prepend(folder)
+    with pytest.raises(SetupError) as error:
+        script.run([str(word) for word in words[1:]])
+    return str(error.value)
+
+
+def test_a_folder_of_another_comparison_is_refused(compared, monkeypatch):
     folder, words, _ = compared
-    result = commands.run(*words, "--temperature", "0.7", cwd=folder)
-    assert result.returncode == 2 and "holds a run of another command" in result.stderr
-    assert "Traceback" not in result.stderr
+    assert "holds a run of another command" in refused(folder, monkeypatch, [*words, "--temperature", "0.7"])
+
+
+def test_a_folder_of_another_text_of_the_recipe_is_refused(compared, monkeypatch):
+    folder, words, _ = compared
+    recipe = folder / "recipe.yaml"
+    text = recipe.read_text()
+    recipe.write_text(text.replace("max_completion_length: 6", "max_completion_length: 5"))
+    said = refused(folder, monkeypatch, words)
+    recipe.write_text(text)
+    assert "or of another text of the recipe" in said
+
+
+def test_run_that_was_interrupted_after_training_is_finished_from_its_checkpoint(tmp_path):
+    run = Run(Method("pods", "PODS", 8, 4, ()), 1e-3, 0, tmp_path / "run")
+    logs = [{"step": 1, "pods/train_seconds": 1.0}, {"step": 2, "pods/train_seconds": 2.5}]
+    (run.folder / "checkpoint-2").mkdir(parents=True)
+    (run.folder / "checkpoint-2" / "trainer_state.json").write_text(json.dumps({"log_history": logs}))
+    train([run], Job([], "", max_seconds=2.0))
+    assert run.is_finished and read_log(run.folder) == logs and not (run.folder / "checkpoint-2").exists()
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(("how", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 1), (signal.SIGKILL, -9)])
+def test_ending_a_comparison_ends_its_runs_and_the_same_command_goes_on(compared, how, code):
+    folder, words, _ = compared
+    name = f"ended{how.value}"
+    few = ["--output_dir", name, "--methods", "grpo", "pods", "--seeds", "0", "--learning_rates", "1e-3"]
+    few += ["--max_seconds", "3", "--save_seconds", "0.5"]
+    command = [sys.executable, "-m", "trl_pods.cli", *map(str, words), *few]
+    running = subprocess.Popen(command, cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    deadline = time.monotonic() + 150
+    while not list((folder / name).glob("runs/*/checkpoint-*")) and time.monotonic() < deadline:
+        time.sleep(0.1)
+    running.send_signal(how)
+    _, said = running.communicate(timeout=60)
+    assert running.returncode == code
+    assert how == signal.SIGKILL or ("same command goes on" in said and "Traceback" not in said)
+    deadline = time.monotonic() + 60
+    while _processes_of(name) and time.monotonic() < deadline:
+        time.sleep(0.5)
+    assert _processes_of(name) == []
+    again = commands.run(*words, *few, cwd=folder)
+    assert again.returncode == 0, again.stderr
+    assert (folder / name / "results.json").exists()
+
+
+def _processes_of(name):
+    """Training processes that write into the folder."""
+    found = []
+    for process in Path("/proc").iterdir():
+        if process.name.isdigit():
+            try:
+                files = [os.readlink(link) for link in (process / "fd").iterdir()]
+            except OSError:
+                continue
+            found += [process.name for file in files if f"/{name}/" in file]
+    return found
 
 
 @pytest.mark.parametrize(
@@ -240,17 +365,31 @@ def test_a_folder_of_another_comparison_is_refused(compared):
         (["--seeds", "0", "0"], r"`seeds` is \[0, 0\], which has a value twice"),
         (["--accuracy", "nothing"], r"`accuracy` is 'nothing', but the recipe's reward functions are \['distinct'\]"),
         (["--methods", "ppo"], r"`methods` has 'ppo'"),
+        (["--methods", "pods:"], r"`methods` has 'pods:'"),
+        (["--num_rollouts", "4"], r"`num_rollouts` is 4, which is `num_generations`"),
+        (["--dry_run"], r"`dry_run` trains nothing"),
+        (["--generation_batch_size", "8"], r"`generation_batch_size` is set"),
+        (["--learning_rates", "0"], r"`learning_rates` is \[0.0\]"),
+        (["--learning_rates", "1e-3", "1.0000001e-3"], r"which has a value twice"),
+        (["--seeds", "-1"], r"`seeds` is \[-1\]"),
         (["--per_device_eval_batch_size", "3"], r"`per_device_eval_batch_size` is 3: .*Use a multiple of 4"),
         (["--num_jobs", "0"], r"`num_jobs` is 0"),
         (["--hardware", "none.json"], r"`hardware`: 'none.json' cannot be read"),
         (["--learning_rte", "1"], r"no option `--learning_rte`"),
     ],
 )
-def test_what_is_wrong_is_said_before_anything_trains(compared, words, message):
+def test_what_is_wrong_is_said_before_anything_trains(compared, words, message, monkeypatch):
     folder, usual, _ = compared
-    result = commands.run(*usual, "--output_dir", "other", *words, cwd=folder)
-    assert result.returncode == 2 and re.search(message, result.stderr), result.stderr
+    said = refused(folder, monkeypatch, [*usual, "--output_dir", "other", *words])
+    assert re.search(message, said), said
     assert not (folder / "other").exists()
+
+
+def test_errors_are_said_in_a_line(compared):
+    folder, usual, _ = compared
+    result = commands.run(*usual, "--output_dir", "other", "--methods", "ppo", cwd=folder)
+    assert result.returncode == 2 and "Traceback" not in result.stderr
+    assert result.stderr.splitlines()[-1].startswith("trl-pods compare: error: `methods` has 'ppo'")
 
 
 def test_failing_run_says_why_and_where(compared):

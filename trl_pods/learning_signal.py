@@ -46,6 +46,14 @@ class LearningSignal:
         self._count("selection", kept_no_variance and not no_variance, self._about_selection())
         self._count("length", latest["completions/clipped_ratio"] >= _NEARLY_ALL, self._about_length())
 
+    def state(self) -> dict[str, Any]:
+        """What a checkpoint keeps of it, for JSON."""
+        return {"times_in_a_row": dict(self._times_in_a_row), "warned_of": sorted(self._warned_of)}
+
+    def load_state(self, state: dict[str, Any]) -> None:
+        """Go on from what [`LearningSignal.state`] gave."""
+        self._times_in_a_row, self._warned_of = Counter(state["times_in_a_row"]), set(state["warned_of"])
+
     def _count(self, trouble: str, is_there: bool, message: str) -> None:
         self._times_in_a_row[trouble] = self._times_in_a_row[trouble] + 1 if is_there else 0
         if self._times_in_a_row[trouble] >= PATIENCE and trouble not in self._warned_of:

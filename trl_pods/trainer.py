@@ -33,8 +33,10 @@ from .learning_signal import LearningSignal
 from .model_card import PAPER, complete_model_card
 from .phases import PhaseClock, StepClockCallback
 from .registry import get_strategy
+from .resuming import load_state, save_state
 from .reward_checks import checked_rewards
 from .rows import add_extra_fields, columns_of, dataset_images, keep_rows, replace_columns
+from .runs.checkpoints import last_complete_checkpoint
 from .runs.record import RunRecordCallback
 from .selection import Selection, seeded_generator, select
 from .statistics import advantages_over_all, reward_metrics, selection_metrics, weighted_sum
@@ -48,8 +50,8 @@ class PODSGRPOTrainer(GRPOTrainer):
 
     It overrides `_generate` (select and narrow), `_generate_and_score_completions` (metrics and completions table over
     all rollouts), `_calculate_rewards` (check rewards, and hand back known ones), the sampler and the data loader (n
-    rows per prompt), times the phases of a step, and completes the model card. All else is inherited from
-    [`~trl.GRPOTrainer`], whose arguments it takes.
+    rows per prompt), saves in checkpoints what exact resuming needs, times the phases of a step, and completes the
+    model card. All else is inherited from [`~trl.GRPOTrainer`], whose arguments it takes.
 
     Args:
         args ([`PODSGRPOConfig`] or [`~trl.GRPOConfig`], *optional*):
@@ -109,22 +111,37 @@ class PODSGRPOTrainer(GRPOTrainer):
         self.add_callback(StepClockCallback(self.clock, self._metrics["train"]))
         self.add_callback(RunRecordCallback(self))
 
-    def train(self, *args, **kwargs):
+    def train(self, resume_from_checkpoint=None, *args, **kwargs):
         """
         Train as [`~transformers.Trainer.train`] does, after one line (level INFO) on what a generation batch holds.
 
+        With `resume_from_checkpoint=True` it goes on from the last checkpoint that was written to the end.
+
         Raises:
-            ValueError: A dataset without a length gave too few prompts for one generation batch.
+            ValueError: A dataset without a length gave too few prompts for one generation batch, or there is no
+                checkpoint to resume from, or it does not fit.
         """
+        if resume_from_checkpoint is True:
+            resume_from_checkpoint = last_complete_checkpoint(self.args.output_dir) or True  # of which the parent says
         if self.accelerator.is_main_process:
             logger.info(describe_batch(self.args, self.train_dataset))
-        result = super().train(*args, **kwargs)
+        result = super().train(resume_from_checkpoint, *args, **kwargs)
         if self.state.global_step == 0:
             raise ValueError(
                 f"Nothing was trained: `train_dataset` gave fewer prompts than the {self._num_prompts} that one "
                 "generation batch takes. Give more prompts, or make the generation batch smaller."
             )
         return result
+
+    def _save_checkpoint(self, model, trial) -> None:
+        if not self.args.save_only_model:
+            save_state(self, Path(self._get_output_dir(trial=trial)) / f"checkpoint-{self.state.global_step}")
+        super()._save_checkpoint(model, trial)
+
+    def _load_optimizer_and_scheduler(self, checkpoint) -> None:
+        super()._load_optimizer_and_scheduler(checkpoint)
+        if checkpoint is not None:
+            load_state(self, checkpoint)
 
     def create_model_card(self, model_name: str | None = None, *args, **kwargs) -> None:
         model_name = model_name or Path(self.args.hub_model_id or self.args.output_dir).name

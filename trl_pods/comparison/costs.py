@@ -2,6 +2,7 @@
 
 import json
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -9,38 +10,42 @@ import numpy as np
 
 from ..errors import SetupError
 from ..phases import PHASES
+from ..runs.batches import whole_batches
 from ..runs.log import read_log
+from ..runs.record import RunRecord
 from ..wall_clock import METRIC as TRAIN_SECONDS
 from .curves import Curve
 from .methods import Method
 
 
-def step_seconds(folder: Path) -> dict[str, float]:
+def step_seconds(folder: Path) -> dict[str, float] | None:
     """
-    Average the seconds that a run spent per optimizer step, by phase.
+    Tell the seconds that a run spent per optimizer step, by phase.
 
-    The median over the log's entries is taken, because the first steps are slow and other work on the machine makes
-    some steps slow.
+    It is the median over generation batches of the mean over their steps, because most steps may sample nothing, the
+    first are slow, and other work on the machine makes some slow.
 
     Args:
         folder (`Path`):
             The run's `output_dir`.
 
     Returns:
-        `dict[str, float]`: Seconds for each of `PHASES`, and `"step"` for all of a step.
-
-    Raises:
-        SetupError: The log has no phases.
+        `dict[str, float]`, *optional*: Seconds for each of `PHASES`, and `"step"` for all of a step. `None` if the log
+        has fewer than two generation batches.
     """
     entries = [entry for entry in read_log(folder) if f"pods/time/{PHASES[0]}" in entry]
-    if len(entries) < 2:
-        raise SetupError(
-            f"The log of {str(folder)!r} has too few steps. Raise `max_seconds`, or lower `logging_steps`."
-        )
-    steps = np.diff([entry["step"] for entry in entries])
-    whole = np.diff([entry[TRAIN_SECONDS] for entry in entries]) / steps
-    phases = {name: float(np.median([entry[f"pods/time/{name}"] for entry in entries[1:]])) for name in PHASES}
-    return phases | {"step": float(np.median(whole))}
+    batches = list(whole_batches(entries, RunRecord.read(folder)))
+    if len(batches) < 2:
+        return None
+    per_batch = [_means(batch, before[-1]) for before, batch in pairwise(batches)]
+    return {name: float(np.median([means[name] for means in per_batch])) for name in (*PHASES, "step")}
+
+
+def _means(batch: list[dict[str, Any]], before: dict[str, Any]) -> dict[str, float]:
+    """Seconds per step over a generation batch, whose entries are means over the steps since the one before."""
+    spans = np.diff([entry["step"] for entry in (before, *batch)])
+    means = {name: np.average([entry[f"pods/time/{name}"] for entry in batch], weights=spans) for name in PHASES}
+    return means | {"step": (batch[-1][TRAIN_SECONDS] - before[TRAIN_SECONDS]) / spans.sum()}
 
 
 def ideal_step_seconds(small: dict[str, float], large: dict[str, float]) -> dict[str, float]:
@@ -109,7 +114,10 @@ class Hardware:
         try:
             values: Any = json.loads(Path(path).read_text())
             tables = ({int(k): float(v) for k, v in values[part].items()} for part in ("generate", "update"))
-            return cls(str(values["name"]), *tables)
+            hardware = cls(str(values["name"]), *tables)
+            if min([0.0, *hardware.generate.values(), *hardware.update.values()]) < 0:
+                raise ValueError("it has negative seconds")
+            return hardware
         except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
             raise SetupError(
                 f"`hardware`: {path!r} cannot be read: {error!r}. It must be JSON with `name`, and with `generate` and "

@@ -69,8 +69,8 @@ def make_method(name: str, args: PODSGRPOConfig) -> Method:
         SetupError: There is no such method or rule, or n micro-batches do not come out even.
     """
     n, m = _sizes(args)
-    kind, _, rule = name.partition(":")
-    if kind not in METHODS or (rule and kind != "pods"):
+    kind, colon, rule = name.partition(":")
+    if kind not in METHODS or (colon and (kind != "pods" or not rule)):
         raise SetupError(f"`methods` has {name!r}, but a method is one of {list(METHODS)}, or 'pods:RULE'.")
     if kind == "grpo":
         return Method(name, f"GRPO {m}", m, m, ("--num_rollouts", str(m)))

@@ -2,8 +2,9 @@
 How much sooner a method reaches what plain GRPO reaches, with an interval over the seeds.
 
 The target is a share, 99 %, of the best accuracy of the better GRPO baseline, on the mean curve of its seeds, and the
-baselines' time is that of the one that gets there first. The interval is the bootstrap's, over seeds that all methods
-share.
+baselines' time is that of the one that gets there first. Where GRPO has learned nothing, there is no such time: its
+best must lie above the accuracy of the start by more than 3 standard deviations of an evaluation, which the evaluations
+of the start model tell. The interval is the bootstrap's, over seeds that all methods share.
 """
 
 import math
@@ -29,9 +30,9 @@ class Outcome:
             Seconds or steps to it, by method, `inf` where it is not reached.
         ratios (`dict[str, float]`):
             Time of the faster baseline divided by the method's: above 1 where the method is faster, 0 where it never
-            gets there.
+            gets there, NaN where GRPO has learned nothing.
         intervals (`dict[str, tuple[float, float]]`):
-            95 % intervals of the ratios.
+            95 % intervals of the ratios; NaN also with fewer than three seeds.
     """
 
     target: float
@@ -57,7 +58,7 @@ def compare(
             Share of the best accuracy.
 
     Returns:
-        [`Outcome`]: The outcome. With one seed, there is no interval: it is the ratio, twice.
+        [`Outcome`]: The outcome.
     """
     per_seed = {name: mean_curve(runs, axis) for name, runs in curves.items()}
     num_seeds = len(next(iter(curves.values())))
@@ -69,9 +70,20 @@ def compare(
         return target, {name: time_to(target, *mean) for name, mean in means.items()}
 
     target, found = times(np.arange(num_seeds))
+    unknown = dict.fromkeys(curves, math.nan)
+    no_interval = dict.fromkeys(curves, (math.nan, math.nan))
+    if not _has_learned(curves, target / share):
+        return Outcome(target, found, unknown, no_interval)
+    if num_seeds < 3:
+        return Outcome(target, found, _ratios(found, baselines), no_interval)
     resampled = [_ratios(times(rng.integers(num_seeds, size=num_seeds))[1], baselines) for _ in range(NUM_RESAMPLES)]
     intervals = {name: _interval([ratios[name] for ratios in resampled]) for name in curves}
     return Outcome(target, found, _ratios(found, baselines), intervals)
+
+
+def _has_learned(curves: dict[str, list[Curve]], best: float) -> bool:
+    starts = np.array([curve.accuracy[0] for runs in curves.values() for curve in runs])  # of one model
+    return best > 0 and best - starts.mean() > 3 * starts.std()
 
 
 def choose_rates(curves: dict[tuple[str, float], list[Curve]], baselines: list[str], budget: float) -> dict[str, float]:
@@ -92,15 +104,38 @@ def choose_rates(curves: dict[tuple[str, float], list[Curve]], baselines: list[s
     Returns:
         `dict[str, float]`: Learning rate of each method.
     """
+    seen = tuning_results(curves, baselines, budget)
+    names = dict.fromkeys(name for name, _ in curves)
+    return {
+        name: max((pair for pair in seen if pair[0] == name), key=lambda pair: (-seen[pair][0], seen[pair][1]))[1]
+        for name in names
+    }
+
+
+def tuning_results(
+    curves: dict[tuple[str, float], list[Curve]], baselines: list[str], budget: float
+) -> dict[tuple[str, float], tuple[float, float]]:
+    """
+    Give what learning rates are chosen by, see [`choose_rates`].
+
+    Args:
+        curves (`dict[tuple[str, float], list[Curve]]`):
+            Curves of each method and learning rate, one for each tuning seed.
+        baselines (`list[str]`):
+            Methods that are plain GRPO.
+        budget (`float`):
+            Seconds of training.
+
+    Returns:
+        `dict[tuple[str, float], tuple[float, float]]`: Seconds to the target, and mean accuracy over the time.
+    """
     means = {pair: mean_curve(runs, "seconds") for pair, runs in curves.items()}
     means = {pair: (grid, accuracy.mean(axis=0)) for pair, (grid, accuracy) in means.items()}
     target = SHARE * max(accuracy.max() for (name, _), (_, accuracy) in means.items() if name in baselines)
-
-    def merit(pair: tuple[str, float]) -> tuple[float, float]:
-        return -time_to(target, *means[pair]), float(np.mean([area(curve, budget) for curve in curves[pair]]))
-
-    names = dict.fromkeys(name for name, _ in curves)
-    return {name: max((pair for pair in curves if pair[0] == name), key=merit)[1] for name in names}
+    return {
+        pair: (time_to(target, *mean), float(np.mean([area(curve, budget) for curve in curves[pair]])))
+        for pair, mean in means.items()
+    }
 
 
 def _ratios(times: dict[str, float], baselines: list[str]) -> dict[str, float]:

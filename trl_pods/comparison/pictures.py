@@ -45,27 +45,28 @@ def draw(path: Path, title: str, panels: list[Panel]) -> None:
         title (`str`):
             Title of the picture.
         panels (`list[Panel]`):
-            Its panels, side by side.
+            Its panels, side by side. The first has all methods.
     """
     figure = Figure(figsize=(4.6 * len(panels), 3.8), layout="constrained")
     figure.suptitle(title, fontsize=11)
     axes = figure.subplots(1, len(panels), sharey=True, squeeze=False)[0]
+    colours = dict(zip(panels[0].curves, COLOURS * len(panels[0].curves), strict=False))
     for ax, panel in zip(axes, panels, strict=True):
-        _draw_panel(ax, panel.unit, panel.curves)
-        ax.axhline(panel.target, color="grey", linewidth=0.8, linestyle=":")
+        _draw_panel(ax, panel, colours)
+        ax.axhline(panel.target, color="grey", linewidth=0.8, linestyle=":", label="target")
         ax.set_title(panel.title, fontsize=10)
     axes[0].set_ylabel("accuracy on held-out problems")
     axes[0].legend(frameon=False, fontsize=9, loc="best")
     figure.savefig(path, dpi=150)
 
 
-def _draw_panel(ax: Axes, axis: str, curves: dict[str, list[Curve]]) -> None:
-    for (label, runs), colour in zip(curves.items(), COLOURS * len(curves), strict=False):
-        grid, accuracy = mean_curve(runs, axis)
+def _draw_panel(ax: Axes, panel: Panel, colours: dict[str, str]) -> None:
+    for label, runs in panel.curves.items():
+        grid, accuracy = mean_curve(runs, panel.unit)
         mean, spread = accuracy.mean(axis=0), accuracy.std(axis=0, ddof=1) if len(runs) > 1 else np.zeros(len(grid))
-        ax.plot(grid, mean, color=colour, linewidth=1.6, label=label)
-        ax.fill_between(grid, mean - spread, mean + spread, color=colour, alpha=0.15, linewidth=0)
-    ax.set_xlabel(AXES[axis])
-    ax.set_ylim(0, 1)
+        ax.plot(grid, mean, color=colours[label], linewidth=1.6, label=label)
+        ax.fill_between(grid, mean - spread, mean + spread, color=colours[label], alpha=0.15, linewidth=0)
+    ax.set_xlabel(AXES[panel.unit])
+    ax.set_ylim(bottom=min(0, ax.get_ylim()[0]), top=max(1, ax.get_ylim()[1]))
     ax.grid(alpha=0.2)
     ax.spines[["top", "right"]].set_visible(False)

@@ -4,19 +4,23 @@ import json
 import multiprocessing
 import os
 import shutil
+import signal
 import sys
 import threading
+import time
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass
 from importlib import import_module
+from multiprocessing.connection import wait
 from multiprocessing.process import BaseProcess
 from pathlib import Path
-
-from transformers.trainer_utils import get_last_checkpoint
+from typing import Any, NamedTuple
 
 from ..errors import SetupError
 from ..progress_line import ProgressLine
-from ..runs.log import STATE
+from ..runs.checkpoints import STATE, last_complete_checkpoint
+from ..runs.log import read_log
+from ..wall_clock import METRIC as TRAIN_SECONDS
 from .methods import Method
 
 _MODULE = "trl_pods.scripts.grpo"
@@ -24,6 +28,7 @@ COMMAND = "command.json"
 OUTPUT = "output.txt"
 # A schedule over steps would treat methods of different speed differently, and `max_seconds` is what ends a run.
 FIXED = ("--lr_scheduler_type", "constant", "--max_steps", "1000000", "--eval_on_start", "true")
+SHOW_EVERY = 15.0  # seconds between looks at what is running
 
 
 @dataclass(frozen=True)
@@ -67,30 +72,50 @@ class Run:
         return [*arguments, *FIXED, *self.method.options, *own]
 
 
-def train(runs: list[Run], arguments: list[str], num_jobs: int = 1) -> None:
+class Job(NamedTuple):
+    """
+    What all runs share.
+
+    Args:
+        arguments (`list[str]`):
+            Arguments of `trl-pods grpo`.
+        recipe (`str`):
+            Text of the recipe.
+        max_seconds (`float`):
+            Seconds of training of each.
+        num_jobs (`int`, *optional*, defaults to 1):
+            How many train at a time.
+    """
+
+    arguments: list[str]
+    recipe: str
+    max_seconds: float
+    num_jobs: int = 1
+
+
+def train(runs: list[Run], job: Job) -> None:
     """
     Train the runs that are not finished, in the given order. One that was interrupted goes on from its last checkpoint.
 
     Args:
         runs (`list[Run]`):
             The runs.
-        arguments (`list[str]`):
-            Arguments of `trl-pods grpo` that all share.
-        num_jobs (`int`, *optional*, defaults to 1):
-            How many train at a time.
+        job ([`Job`]):
+            What they share.
 
     Raises:
         SetupError: A run failed, or its folder holds one of another command. What is finished is kept.
     """
     for run in runs:
-        _check_folder(run, arguments)
+        _check_folder(run, job)
+        _finish(run, job)
     missing = [run for run in runs if not run.is_finished]
     if not missing:
         return
-    children = _Children(len(runs), len(runs) - len(missing))
+    children = _Children(job, len(runs), len(runs) - len(missing))
     try:
-        with ThreadPoolExecutor(num_jobs) as pool:
-            futures = [pool.submit(children.train, run, arguments) for run in missing]
+        with ThreadPoolExecutor(job.num_jobs) as pool:
+            futures = [pool.submit(children.train, run) for run in missing]
             try:
                 for future in as_completed(futures):
                     future.result()
@@ -102,52 +127,69 @@ def train(runs: list[Run], arguments: list[str], num_jobs: int = 1) -> None:
         children.close()
 
 
-def _check_folder(run: Run, arguments: list[str]) -> None:
+def _made_by(run: Run, job: Job) -> dict[str, Any]:
+    return {"arguments": run.command(job.arguments), "recipe": job.recipe}
+
+
+def _check_folder(run: Run, job: Job) -> None:
     mark = run.folder / COMMAND
-    if mark.exists() and (found := json.loads(mark.read_text())) != run.command(arguments):
+    if mark.exists() and json.loads(mark.read_text()) != _made_by(run, job):
         raise SetupError(
-            f"{str(run.folder)!r} holds a run of another command: {' '.join(found)!r}. Name another `--output_dir`, or "
-            "remove the folder to train it anew."
+            f"{str(run.folder)!r} holds a run of another command or of another text of the recipe, see {COMMAND} in "
+            "it. Name another `--output_dir`, or remove the folder to train it anew."
         )
+
+
+def _finish(run: Run, job: Job) -> None:
+    """Do what is left to do of a run that was interrupted after it had trained."""
+    checkpoint = None if run.is_finished else last_complete_checkpoint(run.folder)
+    if checkpoint is not None:
+        logged = [entry[TRAIN_SECONDS] for entry in read_log(checkpoint) if TRAIN_SECONDS in entry]
+        if logged and logged[-1] >= job.max_seconds:
+            shutil.copy(Path(checkpoint) / STATE, run.folder / STATE)
+    if run.is_finished:
+        remove_weights(run.folder)
 
 
 class _Children:
     """Starts the child processes and shows how far they are."""
 
-    def __init__(self, num_runs: int, num_finished: int):
+    def __init__(self, job: Job, num_runs: int, num_finished: int):
+        self._job = job
         self._line = ProgressLine("comparing", num_runs, num_finished)
         self._lock = threading.Lock()
-        self._running: dict[Run, BaseProcess] = {}
+        self._running: dict[Run, tuple[BaseProcess, float]] = {}
         self._is_stopped = False
         # A process of its own for each run, forked from one that has the libraries loaded, which takes ten seconds.
         self._context = multiprocessing.get_context("forkserver")
         self._context.set_forkserver_preload([_MODULE])
 
-    def train(self, run: Run, arguments: list[str]) -> None:
+    def train(self, run: Run) -> None:
         run.folder.mkdir(parents=True, exist_ok=True)
-        command = run.command(arguments)
-        (run.folder / COMMAND).write_text(json.dumps(command) + "\n")
-        resume = ["--resume_from_checkpoint", "true"] if get_last_checkpoint(run.folder) else []
-        child = self._context.Process(target=_run_command, args=(command + resume, run.folder / OUTPUT))
+        (run.folder / COMMAND).write_text(json.dumps(_made_by(run, self._job)) + "\n")
+        resume = ["--resume_from_checkpoint", "true"] if last_complete_checkpoint(run.folder) else []
+        command = run.command(self._job.arguments) + resume
+        child = self._context.Process(target=_run_command, args=(command, run.folder / OUTPUT))
         with self._lock:
             if self._is_stopped:
                 return
             child.start()
-            self._running[run] = child
-        self._show()
-        child.join()
+            self._running[run] = child, time.monotonic()
+        while child.is_alive():
+            self._show()
+            child.join(SHOW_EVERY)
         with self._lock:
             del self._running[run]
         if child.exitcode == 0:
             remove_weights(run.folder)
             self._show(finished=1)
         elif not self._is_stopped:
-            raise SetupError(f"The run in {str(run.folder)!r} failed:\n{_last_lines(run.folder / OUTPUT)}")
+            raise SetupError(_failure(run, child.exitcode))
 
     def stop(self) -> None:
         self._is_stopped = True
         with self._lock:
-            for child in self._running.values():
+            for child, _ in self._running.values():
                 child.terminate()
 
     def close(self) -> None:
@@ -155,20 +197,38 @@ class _Children:
 
     def _show(self, finished: int = 0) -> None:
         with self._lock:
-            note = ", ".join(f"{run.method.label} (seed {run.seed})" for run in self._running)
-            self._line.update(self._line.done + finished, note)
+            now, done = time.monotonic(), self._line.done + finished
+            note = ", ".join(
+                f"{run.method.label} (seed {run.seed}) {now - started:.0f} s"
+                for run, (_, started) in self._running.items()
+            )
+            # Before a run is finished, its time is not known but for the seconds of training.
+            guess = (self._line.total - done) * self._job.max_seconds / self._job.num_jobs
+            self._line.update(done, note, left=guess if self._line.seconds_left is None and not finished else None)
 
 
 def _run_command(command: list[str], output: Path) -> None:
-    """Run a command as a process of its own, with its output in a file."""
+    """Run a command as a process of its own, with its output in a file. It ends when the comparison does."""
     with open(output, "a") as file:
         for stream in (sys.stdout, sys.stderr):
             os.dup2(file.fileno(), stream.fileno())
+    threading.Thread(target=_end_with_parent, daemon=True).start()
     import_module(_MODULE).main(command, prog="trl-pods grpo")
 
 
-def _last_lines(path: Path, number: int = 5) -> str:
-    return "\n".join(path.read_text(errors="replace").splitlines()[-number:])
+def _end_with_parent() -> None:
+    parent = multiprocessing.parent_process()
+    if parent is not None:
+        wait([parent.sentinel])
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
+def _failure(run: Run, code: int | None) -> str:
+    how = f"was ended by {signal.Signals(-code).name}" if code is not None and code < 0 else "failed"
+    lines = (run.folder / OUTPUT).read_text(errors="replace").splitlines()
+    said = [line for line in lines if line.strip() and "%|" not in line][-5:]
+    first = f"The run in {str(run.folder)!r} {how}. The last lines of its {OUTPUT}:"
+    return "\n".join([first, *said, "What is finished is kept; the same command goes on from there."])
 
 
 def remove_weights(folder: Path) -> None:

@@ -20,7 +20,7 @@ def summarize(
     learning_rates: dict[str, float],
     curves: dict[str, list[Curve]],
     outcomes: dict[str, Outcome],
-    costs: dict[str, dict[str, float]],
+    costs: dict[str, dict[str, float] | None],
 ) -> dict[str, Any]:
     """
     Put all numbers of a comparison together.
@@ -34,11 +34,12 @@ def summarize(
             Curves of each, one for each seed.
         outcomes (`dict[str, Outcome]`):
             What came out, by the name of the time axis. One of other hardware may not know all methods.
-        costs (`dict[str, dict[str, float]]`):
-            Seconds of a step of each method, by phase.
+        costs (`dict[str, dict[str, float] | None]`):
+            Seconds of a step of each method, by phase, or `None` where too few steps were trained to tell.
 
     Returns:
-        `dict`: What goes into the JSON file. What is never reached is `null`.
+        `dict`: What goes into the JSON file. A time is `null` where the target is not reached, and the ratio is 0 then;
+        a ratio or a bound of its interval is `null` where it is not known or infinite.
     """
     summary: dict[str, Any] = {"methods": {}, "targets": {name: outcome.target for name, outcome in outcomes.items()}}
     for method in methods:
@@ -61,8 +62,9 @@ def summarize(
                 for c in curves[name]
             ],
         }
-    if {"grpo", "grpo_n"} <= costs.keys():
-        summary["ideal_step_seconds"] = ideal_step_seconds(costs["grpo"], costs["grpo_n"])
+    small, large = costs.get("grpo"), costs.get("grpo_n")
+    if small is not None and large is not None:
+        summary["ideal_step_seconds"] = ideal_step_seconds(small, large)
     return summary
 
 
@@ -95,22 +97,26 @@ def table(summary: dict[str, Any], axis: str = "seconds") -> Table:
         [`~rich.table.Table`]: One row for each method.
     """
     target = summary["targets"][axis]
-    columns = ("learning rate", f"time to {target:.1%} (s)", "ratio", "95 %", "final accuracy", "s per step")
-    result = Table(*(Column(name, no_wrap=name in ("method", "95 %")) for name in ("method", *columns)))
+    columns = ("method", "learning rate", f"s to {target:.1%}", "ratio", "95 %", "final accuracy")
+    result = Table(*(Column(name, no_wrap=name not in ("learning rate", "ratio")) for name in columns))
+    result.title = summary["axes"][axis]
     for row in summary["methods"].values():
-        if axis not in row["time_to_target"]:
-            continue
-        spread = "" if row["final_accuracy_std"] is None else f" ± {row['final_accuracy_std']:.1%}"
-        result.add_row(
-            row["label"],
-            f"{row['learning_rate']:g}",
-            _text(row["time_to_target"][axis], "{:.1f}", missing="not reached"),
-            _text(row["ratio"][axis], "{:.2f}"),
-            "–".join(_text(value, "{:.2f}") for value in row["ratio_interval"][axis]) if spread else "",
-            f"{row['final_accuracy']:.1%}{spread}",
-            f"{row['seconds_per_step']['step']:.3f}",
-        )
+        if axis in row["time_to_target"]:
+            result.add_row(*_cells(row, axis))
     return result
+
+
+def _cells(row: dict[str, Any], axis: str) -> list[str]:
+    time, ratio, interval = (row[key][axis] for key in ("time_to_target", "ratio", "ratio_interval"))
+    spread = "" if row["final_accuracy_std"] is None else f" ± {row['final_accuracy_std']:.1%}"
+    return [
+        row["label"],
+        f"{row['learning_rate']:g}",
+        "not reached" if time is None else f"{time:.1f}",
+        "–" if not ratio else f"{ratio:.2f}",
+        "–" if interval == [None, None] else "–".join("∞" if x is None else f"{x:.2f}" for x in interval),
+        f"{row['final_accuracy']:.1%}{spread}",
+    ]
 
 
 def phase_table(summary: dict[str, Any]) -> Table:
@@ -130,15 +136,38 @@ def phase_table(summary: dict[str, Any]) -> Table:
     if "ideal_step_seconds" in summary:
         rows["ideal of PODS"] = summary["ideal_step_seconds"]
     for label, seconds in rows.items():
+        if seconds is None:
+            continue
         parts = [seconds[phase] for phase in PHASES]
         values = [*parts, max(seconds["step"] - sum(parts), 0.0), seconds["step"]]
         result.add_row(label, *(f"{1000 * value:.1f}" for value in values))
     return result
 
 
+def cautions(summary: dict[str, Any]) -> list[str]:
+    """
+    Say what to keep in mind of a comparison.
+
+    Args:
+        summary (`dict`):
+            What `results.json` holds.
+
+    Returns:
+        `list[str]`: Sentences.
+    """
+    found = []
+    rates = sorted({entry["learning_rate"] for entry in summary["tuning"]})
+    for row in summary["methods"].values():
+        if len(rates) > 1 and row["learning_rate"] in (rates[0], rates[-1]):
+            found.append(f"The learning rate of {row['label']} is at the edge of those that were tried. Try more.")
+        if row["seconds_per_step"] is None:
+            found.append(f"{row['label']} trained too few steps to tell what one costs. Raise `max_seconds`.")
+    if not any(row["ratio"]["seconds"] is not None for row in summary["methods"].values()):
+        found.append("GRPO did not rise above the start model by more than noise, so there is no ratio of times.")
+    if len(summary["seeds"]) < 3:
+        found.append("An interval needs three seeds or more.")
+    return found
+
+
 def _finite(value: float) -> float | None:
     return value if math.isfinite(value) else None
-
-
-def _text(value: float | None, form: str, missing: str = "∞") -> str:
-    return missing if value is None else form.format(value)

@@ -10,7 +10,6 @@ divide: with a larger m there are more micro-batches, so the update is paid per 
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from fractions import Fraction
 from statistics import median
 from typing import Any
 
@@ -18,6 +17,7 @@ import numpy as np
 
 from ..errors import SetupError
 from ..phases import PHASES
+from ..runs.batches import batches_per_step, whole_batches
 from ..runs.record import RunRecord
 
 _WARM_UP = 2  # generation batches: compiling, filling caches
@@ -204,21 +204,13 @@ def read_timing(log: list[dict[str, Any]], record: RunRecord) -> Timing:
 
 
 def _generation_batches(entries: list[dict[str, Any]], record: RunRecord) -> Iterator[np.ndarray]:
-    """
-    Seconds of sampling, selecting and updating per generation batch.
-
-    An entry is a mean over the optimizer steps since the one before, and most steps of a generation batch sample
-    nothing. So entries are added up until they make whole generation batches.
-    """
-    passes = record.steps_per_generation * record.num_iterations
-    steps_per_batch = Fraction(passes, record.gradient_accumulation_steps)
-    total, num_steps, last = np.zeros(3), 0, 0
-    for entry in entries:
-        steps, last = entry["step"] - last, entry["step"]
-        total, num_steps = total + steps * _seconds(entry), num_steps + steps
-        if num_steps % steps_per_batch == 0:
-            yield total / float(num_steps / steps_per_batch)
-            total, num_steps = np.zeros(3), 0
+    """Seconds of sampling, selecting and updating per generation batch."""
+    last = 0
+    for group in whole_batches(entries, record):
+        steps = np.diff([last, *(entry["step"] for entry in group)])
+        total = sum(n * _seconds(entry) for n, entry in zip(steps, group, strict=True))
+        yield total / float(steps.sum() * batches_per_step(record))
+        last = group[-1]["step"]
 
 
 def _seconds(entry: dict[str, Any]) -> np.ndarray:

@@ -134,9 +134,11 @@ def _read(path: Path, record: RunRecord) -> Table:
     step = _step(path)
     try:
         rows = pd.read_parquet(path).to_dict("records")
+        groups = list(itertools.islice(_groups(rows, record), PROMPTS))
     except (OSError, ValueError) as error:  # a run that is killed may leave a file half written
         return Table(step, [], f"{path.name} cannot be read: {error}")
-    groups = list(itertools.islice(_groups(rows, record), PROMPTS))
+    except KeyError as error:
+        return Table(step, [], f"{path.name} has no column {error}.")
     why = "an evaluation writes its rows over those of training"
     return Table(step, groups, "" if groups else f"{path.name} holds no full group of one prompt: {why}.")
 

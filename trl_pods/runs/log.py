@@ -6,11 +6,9 @@ from pathlib import Path
 from typing import Any
 
 import pandas as pd
-from transformers.trainer_utils import get_last_checkpoint
 
 from ..errors import SetupError
-
-STATE = "trainer_state.json"
+from .checkpoints import STATE, last_complete_checkpoint
 
 
 def read_log(folder: Path | str) -> list[dict[str, Any]]:
@@ -32,7 +30,7 @@ def read_log(folder: Path | str) -> list[dict[str, Any]]:
     folder = Path(folder)
     path = folder / STATE
     if not path.exists():
-        last = get_last_checkpoint(folder) if folder.is_dir() else None
+        last = last_complete_checkpoint(folder)
         if last is None:
             raise SetupError(
                 f"{str(folder)!r} holds no log ({STATE}) and no checkpoint. Name the `output_dir` of a run that "

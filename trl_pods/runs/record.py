@@ -126,7 +126,11 @@ class RunRecord:
         """
         path = Path(folder) / FILE
         try:
-            return cls(**json.loads(path.read_text()))
+            record = cls(**json.loads(path.read_text()))
+            wrong = [name for name in _SIZES if not isinstance(getattr(record, name), int)]
+            if wrong:
+                raise TypeError(f"{wrong} should be whole numbers")
+            return record
         except FileNotFoundError:
             raise SetupError(
                 f"{str(folder)!r} holds no {FILE}, which a training with trl_pods writes into its `output_dir` when it "
@@ -147,6 +151,10 @@ class RunRecord:
         (Path(folder) / FILE).write_text(json.dumps(dataclasses.asdict(self), indent=2) + "\n")
 
 
+_SIZES = (
+    *("num_prompts", "num_rollouts", "num_generations", "per_device_train_batch_size", "gradient_accumulation_steps"),
+    *("steps_per_generation", "num_iterations", "num_processes"),
+)
 _PACKAGES = ("trl", "transformers", "torch")
 _FROM_ARGUMENTS = (
     "num_rollouts",

@@ -8,7 +8,6 @@ from typing import Any
 
 from datasets import load_dataset
 from transformers import AutoConfig, AutoTokenizer, PreTrainedTokenizerBase
-from transformers.trainer_utils import get_last_checkpoint
 from trl import get_dataset, get_peft_config, get_quantization_config
 from trl import rewards as trl_rewards
 
@@ -16,6 +15,7 @@ from ..data import adapt, check_prompts, drop_long_prompts, load_task
 from ..importing import import_path
 from ..reward_checks import FROM_TRL, check_signature
 from ..rewards import REWARDS
+from ..runs.checkpoints import last_complete_checkpoint
 from ..trainer import PODSGRPOTrainer
 from ..wall_clock import WallClockCallback
 from .arguments import Arguments
@@ -170,7 +170,7 @@ def checkpoint_to_resume(arguments: Arguments) -> str | None:
         return None
     if wanted.lower() not in ("true", "yes"):
         return _checked_checkpoint(wanted)
-    last = get_last_checkpoint(training.output_dir) if Path(training.output_dir).is_dir() else None
+    last = last_complete_checkpoint(training.output_dir)
     if last is None:
         raise ValueError(
             f"`resume_from_checkpoint` is true, but `output_dir` ({training.output_dir!r}) holds no checkpoint. Give "

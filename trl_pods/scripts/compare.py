@@ -1,109 +1,35 @@
 """
 What `trl-pods compare` runs: the same start model trained by plain GRPO and by PODS for the same time, several seeds.
 
-Evaluation is off the clock. With several learning rates, each method gets the one that does best on tuning seeds, which
-are others than those compared.
+Evaluation is off the clock. With several learning rates, each method gets the one that is first to the target on tuning
+seeds, which are others than those compared.
 """
 
 import argparse
 import shlex
-from collections.abc import Iterable
-from dataclasses import dataclass
+import signal
+import sys
+from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, NamedTuple
-
-import numpy as np
-from rich.console import Console
+from typing import TYPE_CHECKING, Any
 
 from ..batching import check_evaluation
-from ..comparison import costs, summary
-from ..comparison.curves import Curve, read_curve
+from ..comparison import summary
+from ..comparison.costs import Hardware
 from ..comparison.methods import DEFAULT, METHODS, Method, make_method
-from ..comparison.outcome import Outcome, choose_rates, compare
-from ..comparison.runs import Run, train
+from ..comparison.runs import Job
 from ..errors import SetupError, said_in_a_line
 from .arguments import Arguments, RecipeParser
 from .build import load_rewards
 from .grpo import set_up, set_up_output
 
-
-@dataclass(frozen=True)
-class Comparison:
-    """
-    What is compared.
-
-    Args:
-        parsed ([`Arguments`]):
-            The recipe, with what the command line overrides.
-        shared (`list[str]`):
-            Arguments of `trl-pods grpo` that all runs share.
-        methods (`list[Method]`):
-            The methods.
-        seeds (`list[int]`):
-            Seeds that are compared.
-        learning_rates (`list[float]`):
-            Learning rates to choose from for each method.
-        tuning_seeds (`list[int]`):
-            Seeds by which they are chosen.
-        metric (`str`):
-            Key of the accuracy in the log.
-        folder (`Path`):
-            Where everything goes.
-        num_jobs (`int`):
-            Runs at a time.
-        hardware ([`~comparison.costs.Hardware`], *optional*):
-            Step costs of other hardware to project to.
-    """
-
-    parsed: Arguments
-    shared: list[str]
-    methods: list[Method]
-    seeds: list[int]
-    learning_rates: list[float]
-    tuning_seeds: list[int]
-    metric: str
-    folder: Path
-    num_jobs: int
-    hardware: costs.Hardware | None
-
-    def runs(self, method: Method, learning_rate: float, seeds: list[int]) -> list[Run]:
-        """The runs of a method, one for each seed."""
-        name = method.name.replace(":", "-").replace("/", "-")
-        return [
-            Run(method, learning_rate, seed, self.folder / "runs" / f"{name}_lr{learning_rate:g}_seed{seed}")
-            for seed in seeds
-        ]
-
-    def curves(self, runs: list[Run]) -> list[Curve]:
-        """The curves of finished runs."""
-        return [read_curve(run.folder, self.metric) for run in runs]
-
-    def train(self, groups: Iterable[list[Run]]) -> None:
-        """Train runs of several methods, which take turns, so that what else the machine does meets all alike."""
-        train([run for turn in zip(*groups, strict=True) for run in turn], self.shared, self.num_jobs)
-
-    @property
-    def references(self) -> list[str]:
-        """The methods that others are compared with: plain GRPO, or else the first."""
-        return [method.name for method in self.methods if method.is_baseline] or [self.methods[0].name]
-
-
-class Axis(NamedTuple):
-    """Curves by method, and how time is measured along them."""
-
-    title: str
-    unit: str
-    curves: dict[str, list[Curve]]
-
-    def outcome(self, references: list[str]) -> Outcome:
-        """The times to the target."""
-        known = [name for name in references if name in self.curves]
-        return compare(self.curves, known or [next(iter(self.curves))], self.unit)
+if TYPE_CHECKING:
+    from ..comparison.comparison import Comparison
 
 
 def run(arguments: list[str], prog: str = "trl-pods compare") -> dict[str, Any]:
     """
-    Compare, and write `results.json`, `accuracy.png` and the runs into the output folder.
+    Compare, say what came out, and write `results.json`, `accuracy.png` and the runs into the output folder.
 
     Args:
         arguments (`list[str]`):
@@ -117,117 +43,128 @@ def run(arguments: list[str], prog: str = "trl-pods compare") -> dict[str, Any]:
     Raises:
         SetupError: An argument is wrong, or a run failed.
     """
-    try:
-        from ..comparison.pictures import Panel, draw
-    except ImportError as error:
-        raise SetupError(f"Pictures need matplotlib: {error}. Install it: pip install 'trl-pods[plot]'.") from error
+    if find_spec("matplotlib") is None:
+        raise SetupError("Curves are drawn with matplotlib, which is missing. Run pip install 'trl-pods[plot]'.")
+    from rich.console import Console
+
+    from ..comparison.comparison import run as compare
+
     comparison = _parse(arguments, prog)
-    chosen = _tuned(comparison)
-    runs = {
-        method.name: comparison.runs(method, chosen[method.name], comparison.seeds) for method in comparison.methods
-    }
-    comparison.train(runs.values())
-    axes = _measured(comparison, runs)
-    outcomes = {name: axis.outcome(comparison.references) for name, axis in axes.items()}
-    costs_of = {name: _mean([costs.step_seconds(run.folder) for run in of_method]) for name, of_method in runs.items()}
-    results = {"command": shlex.join([*prog.split(), *arguments]), "seeds": comparison.seeds}
-    results |= summary.summarize(comparison.methods, chosen, axes["seconds"].curves, outcomes, costs_of)
+    try:
+        comparison.folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise SetupError(f"`output_dir`: {error}. Name another folder.") from error
+    print(_announcement(comparison), flush=True)
+    results = compare(comparison) | {"command": shlex.join([*prog.split(), *arguments])}
     summary.write(comparison.folder / "results.json", results)
-    labels = {method.name: method.label for method in comparison.methods}
-    panels = [
-        Panel(axis.title, axis.unit, {labels[key]: runs for key, runs in axis.curves.items()}, outcomes[name].target)
-        for name, axis in axes.items()
-    ]
-    draw(comparison.folder / "accuracy.png", Path(comparison.parsed.recipe.path or "").stem, panels)
-    tables = [summary.table(results, name) for name in axes if name != "steps"]
+    tables = [summary.table(results, axis) for axis in results["axes"] if axis != "steps"]
     Console().print(*tables, summary.phase_table(results), sep="\n")
+    for caution in summary.cautions(results):
+        print(caution)
     print(f"Numbers, curves and picture are in {comparison.folder}: results.json, accuracy.png.")
     return results
 
 
-def _parse(arguments: list[str], prog: str) -> Comparison:
-    parser = argparse.ArgumentParser(prog=prog, description=__doc__, allow_abbrev=False)
-    parser.add_argument("--config", metavar="RECIPE", required=True, help="recipe of the PODS run")
-    parser.add_argument("--methods", nargs="+", default=list(DEFAULT), help=f"of {list(METHODS)} and 'pods:RULE'")
-    parser.add_argument("--seeds", nargs="+", type=int, default=[0, 1, 2], help="seeds that are compared")
-    parser.add_argument("--learning_rates", nargs="+", type=float, help="to choose from, for each method")
-    parser.add_argument("--tuning_seeds", nargs="+", type=int, default=[1000], help="seeds to choose them by")
-    parser.add_argument("--accuracy", help="reward function that is the accuracy (default: the first)")
-    parser.add_argument("--hardware", help="JSON with step costs of other hardware to project the curves to")
-    parser.add_argument("--num_jobs", type=int, default=1, help="runs at a time, on a CPU with cores to spare")
-    parser.add_argument("--output_dir", default="runs/compare", help="folder for all that it makes")
-    own, rest = parser.parse_known_args(arguments)
+def _announcement(comparison: "Comparison") -> str:
+    rates = len(comparison.learning_rates)
+    num_runs = len(comparison.methods) * (len(comparison.seeds) + (rates > 1) * rates * len(comparison.tuning_seeds))
+    return (
+        f"Comparing {', '.join(method.label for method in comparison.methods)}: up to {num_runs} runs of "
+        f"{comparison.job.max_seconds:g} s each and their evaluations. The learning rate of all is constant, and "
+        "`max_seconds` ends them, whatever the recipe says of schedules and steps."
+    )
+
+
+def _parse(arguments: list[str], prog: str) -> "Comparison":
+    from ..comparison.comparison import Comparison
+
+    own, rest = _parser(prog).parse_known_args(arguments)
+    hardware = Hardware.read(own.hardware) if own.hardware else None
     shared = ["--config", own.config, *rest]
     parsed = RecipeParser(prog).parse(shared)
-    shared += _same_evaluation(parsed)
+    _check(own, parsed)
     with parsed.explained():
         check_evaluation(parsed.training)
         names = [getattr(reward, "__name__", str(reward).split("/")[-1]) for reward in load_rewards(parsed)]
         methods = [make_method(name, parsed.training) for name in own.methods]
+        _check_against(own, names, methods, hardware)
         set_up(parsed)
-    _check(own, parsed, names)
+    max_seconds = parsed.script.max_seconds or 0.0  # it is set, as has been checked
     return Comparison(
-        parsed,
-        shared,
-        methods,
-        own.seeds,
-        own.learning_rates or [parsed.training.learning_rate],
-        own.tuning_seeds,
-        f"eval_rewards/{own.accuracy or names[0]}/mean",
-        Path(own.output_dir),
-        own.num_jobs,
-        costs.Hardware.read(own.hardware) if own.hardware else None,
+        title=Path(own.config).stem,
+        job=Job([*shared, *_overrides(parsed)], Path(own.config).read_text(), max_seconds, own.num_jobs),
+        methods=methods,
+        seeds=own.seeds,
+        learning_rates=own.learning_rates or [parsed.training.learning_rate],
+        tuning_seeds=own.tuning_seeds,
+        metric=f"eval_rewards/{own.accuracy or names[0]}/mean",
+        folder=Path(own.output_dir),
+        hardware=hardware,
     )
 
 
-def _check(own: argparse.Namespace, parsed: Arguments, names: list[str]) -> None:
+def _parser(prog: str) -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog=prog, description=__doc__, allow_abbrev=False)
+    add = parser.add_argument
+    add("--config", metavar="RECIPE", required=True, help="recipe of the PODS run")
+    add("--methods", nargs="+", default=list(DEFAULT), help=f"of {list(METHODS)} and 'pods:RULE'")
+    add("--seeds", nargs="+", type=int, default=[0, 1, 2], help="seeds that are compared")
+    add("--learning_rates", nargs="+", type=float, help="to choose from, for each method")
+    add("--tuning_seeds", nargs="+", type=int, default=[1000], help="seeds to choose them by")
+    add("--accuracy", help="reward function that is the accuracy (default: the first)")
+    add("--hardware", help="JSON with step costs of other hardware to project the curves to")
+    add("--num_jobs", type=int, default=1, help="runs at a time, on a CPU with cores to spare")
+    add("--output_dir", default="runs/compare", help="folder for all that it makes")
+    return parser
+
+
+def _check(own: argparse.Namespace, parsed: Arguments) -> None:
+    """Check what the command line and the recipe say, before anything is loaded."""
     for name in ("max_seconds", "eval_seconds"):
         if getattr(parsed.script, name) is None:
-            raise SetupError(f"`{name}` is not set, but methods are compared by it. Give it seconds of training.")
-    if own.accuracy is not None and own.accuracy not in names:
-        raise SetupError(f"`accuracy` is {own.accuracy!r}, but the recipe's reward functions are {names}. Name one.")
-    if shared := sorted({*own.seeds} & {*own.tuning_seeds}):
-        raise SetupError(f"`tuning_seeds` has {shared}, which are compared, too. Use others, to choose fairly.")
+            raise SetupError(f"`{name}` is not set, but methods are compared by it. Add for example `--{name} 60`.")
+    if parsed.script.dry_run:
+        raise SetupError("`dry_run` trains nothing that could be compared. Give it to `trl-pods grpo`.")
+    if "generation_batch_size" in parsed.recipe.entries.keys() | parsed.recipe.overridden:
+        raise SetupError(
+            "`generation_batch_size` is set, but GRPO with n needs another one. Set `steps_per_generation` instead."
+        )
+    if parsed.training.num_rollouts == parsed.training.num_generations and len(own.methods) > 1:
+        raise SetupError(
+            f"`num_rollouts` is {parsed.training.num_rollouts}, which is `num_generations`, so there is nothing to "
+            "compare. Raise `num_rollouts`."
+        )
     for name in ("methods", "seeds", "learning_rates", "tuning_seeds"):
         values = getattr(own, name) or []
-        if len(set(values)) < len(values):
+        if len({value if isinstance(value, str) else f"{value:g}" for value in values}) < len(values):
             raise SetupError(f"`{name}` is {values}, which has a value twice. Give each once.")
-    if own.num_jobs < 1:
-        raise SetupError(f"`num_jobs` is {own.num_jobs}, but it must be 1 or more.")
+    if shared := sorted({*own.seeds} & {*own.tuning_seeds}):
+        raise SetupError(f"`tuning_seeds` has {shared}, which are compared, too. Use others, to choose fairly.")
+    for name, least in (("seeds", 0), ("tuning_seeds", 0), ("num_jobs", 1)):
+        values = getattr(own, name)
+        if min(values if isinstance(values, list) else [values]) < least:
+            raise SetupError(f"`{name}` is {values}, but it must be {least} or more.")
+    if min(own.learning_rates or [1.0]) <= 0:
+        raise SetupError(f"`learning_rates` is {own.learning_rates}, but each must be above 0.")
 
 
-def _same_evaluation(parsed: Arguments) -> list[str]:
-    """All methods are evaluated alike, whatever group they train."""
+def _check_against(own: argparse.Namespace, names: list[str], methods: list[Method], hardware: Hardware | None) -> None:
+    if own.accuracy is not None and own.accuracy not in names:
+        raise SetupError(f"`accuracy` is {own.accuracy!r}, but the recipe's reward functions are {names}. Name one.")
+    if hardware is not None and all(hardware.step_seconds(method) is None for method in methods):
+        sizes = {method.label: (method.num_rollouts, method.num_generations) for method in methods}
+        raise SetupError(f"`hardware`: {own.hardware!r} has costs for none of the methods (n, m): {sizes}. Add them.")
+
+
+def _overrides(parsed: Arguments) -> list[str]:
+    """What all runs do otherwise than the recipe says: alike evaluation, and a log that tells what steps cost."""
     args = parsed.training
-    return ["--num_generations_eval", str(args.num_generations_eval or args.num_generations)]
-
-
-def _tuned(comparison: Comparison) -> dict[str, float]:
-    """Choose each method's learning rate on the tuning seeds, by what is compared afterwards."""
-    rates, methods = comparison.learning_rates, comparison.methods
-    if len(rates) == 1:
-        return {method.name: rates[0] for method in methods}
-    pairs = [(method, rate) for rate in rates for method in methods]
-    runs = {pair: comparison.runs(*pair, comparison.tuning_seeds) for pair in pairs}
-    comparison.train(runs.values())
-    curves = {(method.name, rate): comparison.curves(of_pair) for (method, rate), of_pair in runs.items()}
-    return choose_rates(curves, comparison.references, comparison.parsed.script.max_seconds or 0.0)
-
-
-def _measured(comparison: Comparison, runs: dict[str, list[Run]]) -> dict[str, Axis]:
-    """The comparison by seconds, by steps, and by seconds on other hardware."""
-    curves = {name: comparison.curves(of_method) for name, of_method in runs.items()}
-    axes = {"seconds": Axis("measured", "seconds", curves), "steps": Axis("per step", "steps", curves)}
-    if comparison.hardware is not None:
-        seconds = {method.name: comparison.hardware.step_seconds(method) for method in comparison.methods}
-        known = {name: costs.projected(curves[name], s) for name, s in seconds.items() if s is not None}
-        if known:
-            axes["projected"] = Axis(f"projected to {comparison.hardware.name}", "seconds", known)
-    return axes
-
-
-def _mean(dictionaries: list[dict[str, float]]) -> dict[str, float]:
-    return {key: float(np.mean([values[key] for values in dictionaries])) for key in dictionaries[0]}
+    overrides = ["--num_generations_eval", str(args.num_generations_eval or args.num_generations)]
+    if args.logging_steps != 1 or args.logging_strategy != "steps":
+        overrides += ["--logging_strategy", "steps", "--logging_steps", "1"]
+    if args.push_to_hub:
+        overrides += ["--push_to_hub", "false"]
+    return overrides
 
 
 def main(arguments: list[str], prog: str) -> None:
@@ -241,5 +178,10 @@ def main(arguments: list[str], prog: str) -> None:
             Name of the command, for its help and its errors.
     """
     set_up_output()
-    with said_in_a_line(prog):
-        run(arguments, prog)
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit("Ended. The same command goes on from what is finished."))
+    try:
+        with said_in_a_line(prog):
+            run(arguments, prog)
+    except KeyboardInterrupt:
+        print("\nInterrupted. The same command goes on from what is finished.", file=sys.stderr)
+        sys.exit(130)

@@ -49,9 +49,14 @@ def run(arguments: list[str], prog: str = "trl-pods plan") -> "Plan":
     folders, output_dir = _measured(own, rest, prog) if own.config else ([Path(name) for name in rest], None)
     plan = plan_runs(folders, own.rollouts, own.kept, own.rule, Path(own.config).stem if own.config else None)
     output = Path(own.output_dir or output_dir or folders[0])
-    output.mkdir(parents=True, exist_ok=True)
-    (output / "plan.json").write_text(json.dumps(plan.as_dict(), indent=2) + "\n")
-    draw(output / "plan.png", plan)
+    try:
+        output.mkdir(parents=True, exist_ok=True)
+        (output / "plan.json").write_text(json.dumps(plan.as_dict(), indent=2) + "\n")
+        draw(output / "plan.png", plan)
+    except OSError as error:
+        raise SetupError(
+            f"The plan cannot be written to {str(output)!r}: {error}. Name another `--output_dir`."
+        ) from error
     show(plan, Console())
     print(f"Numbers and picture are in {output}: plan.json, plan.png.")
     return plan

@@ -1,0 +1,50 @@
+"""
+Run under torchrun by test_resuming.py: trains with checkpoints, resumes from some, and writes the parameters of each.
+
+    python -m torch.distributed.run --nproc_per_node 2 tests/resuming_worker.py MODEL_PATH OUTPUT_DIR
+"""
+
+import sys
+from pathlib import Path
+
+import tiny
+import torch
+
+from trl_pods import PODSGRPOConfig, PODSGRPOTrainer
+
+# One group straddles the processes; a generation batch lasts three optimizer steps.
+ARGUMENTS = {
+    "num_generations": 4,
+    "num_rollouts": 8,
+    "per_device_train_batch_size": 2,
+    "steps_per_generation": 3,
+    "max_steps": 6,
+    "save_steps": 1,
+    "ddp_backend": "gloo",
+    "ddp_timeout": 60,
+}
+
+
+def train(model_path: str, output_dir: Path, save_strategy: str, checkpoint: str | None = None) -> PODSGRPOTrainer:
+    trainer = PODSGRPOTrainer(
+        model=model_path,
+        reward_funcs=tiny.distinct_characters,
+        args=PODSGRPOConfig(**tiny.default_arguments(output_dir, save_strategy=save_strategy, **ARGUMENTS)),
+        train_dataset=tiny.make_dataset(),
+    )
+    trainer.train(resume_from_checkpoint=checkpoint)
+    return trainer
+
+
+def main(model_path: str, output_dir: str) -> None:
+    folder = Path(output_dir)
+    results = {"whole": train(model_path, folder / "run", "steps")}
+    for step in (1, 2, 3, 4):
+        checkpoint = str(folder / "run" / f"checkpoint-{step}")
+        results[f"from {step}"] = train(model_path, folder / "resumed", "no", checkpoint)
+    if results["whole"].accelerator.process_index == 0:
+        torch.save({name: tiny.trained_parameters(trainer) for name, trainer in results.items()}, folder / "results.pt")
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

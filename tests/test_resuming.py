@@ -1,0 +1,195 @@
+"""Resuming: bit-identical at any step, in any part of a generation batch; clear errors for what is damaged."""
+
+import json
+from pathlib import Path
+
+import commands
+import pytest
+import tiny
+import torch
+from safetensors import safe_open
+from trl import GRPOConfig, GRPOTrainer
+
+from trl_pods import PODSGRPOConfig, PODSGRPOTrainer
+from trl_pods.errors import SetupError
+from trl_pods.resuming import state_path
+from trl_pods.runs.checkpoints import last_complete_checkpoint
+
+SIZES = [(1, 1, 1), (4, 1, 1), (2, 2, 1), (3, 2, 2), (1, 1, 2)]
+
+
+def make_trainer(model_path, output_dir, **overrides):
+    arguments = {"num_rollouts": 8, "per_device_train_batch_size": 4, "max_steps": 8, "save_steps": 1}
+    arguments |= {"save_strategy": "steps", "logging_steps": 2, "beta": 0.1}
+    return PODSGRPOTrainer(
+        model=model_path,
+        reward_funcs=tiny.distinct_characters,
+        args=PODSGRPOConfig(**tiny.default_arguments(output_dir, **arguments | overrides)),
+        train_dataset=tiny.make_dataset(),
+    )
+
+
+def logged(trainer):
+    """All that is logged but seconds, and the loss, of which transformers forgets the steps since the last log."""
+    untold = ("loss", "grad_norm", "step_time", "train_")
+    return [
+        {key: value for key, value in log.items() if not key.startswith((*untold, "pods/time"))}
+        for log in trainer.state.log_history
+        if "reward" in log
+    ]
+
+
+@pytest.mark.feature("resuming")
+@pytest.mark.parametrize("num_rollouts", [4, 8])
+@pytest.mark.parametrize(("steps_per_generation", "num_iterations", "accumulation"), SIZES)
+def test_resuming_at_any_step_is_bit_identical(
+    steps_per_generation, num_iterations, accumulation, num_rollouts, model_path, tmp_path
+):
+    arguments = {
+        "num_rollouts": num_rollouts,
+        "steps_per_generation": steps_per_generation,
+        "num_iterations": num_iterations,
+        "gradient_accumulation_steps": accumulation,
+    }
+    whole = make_trainer(model_path, tmp_path, **arguments)
+    whole.train()
+    expected = tiny.trained_parameters(whole)
+    for step in range(1, 8):
+        resumed = make_trainer(model_path, tmp_path / "resumed", **arguments, save_strategy="no")
+        resumed.train(resume_from_checkpoint=str(tmp_path / f"checkpoint-{step}"))
+        found = tiny.trained_parameters(resumed)
+        assert all(torch.equal(found[name], expected[name]) for name in expected), step
+        assert logged(resumed) == logged(whole), step
+
+
+@pytest.fixture
+def checkpoint(model_path, tmp_path):
+    """A checkpoint in the middle of a generation batch of four optimizer steps."""
+    make_trainer(model_path, tmp_path, steps_per_generation=4, max_steps=2, save_steps=2).train()
+    return tmp_path / "checkpoint-2"
+
+
+def resume(model_path, checkpoint, **overrides):
+    arguments = {"steps_per_generation": 4, "max_steps": 3, "save_strategy": "no"} | overrides
+    trainer = make_trainer(model_path, checkpoint.parent / "resumed", **arguments)
+    trainer.train(resume_from_checkpoint=str(checkpoint))
+    return trainer
+
+
+def test_state_is_plain_data(checkpoint):
+    with safe_open(state_path(checkpoint, 0), framework="pt") as file:
+        state = json.loads(file.metadata()["state"])
+        names = set(file.keys())
+    assert state["step"] == 2 and len(state["buffered"]) == 4
+    assert {"0.completion_ids", "3.advantages", "3.ref_per_token_logps"} <= names
+    assert not list(checkpoint.glob("*.draft"))
+
+
+def test_nothing_is_buffered_where_the_generation_batch_was_used_up(model_path, tmp_path):
+    make_trainer(model_path, tmp_path, steps_per_generation=2, max_steps=2, save_steps=2).train()
+    with safe_open(state_path(tmp_path / "checkpoint-2", 0), framework="pt") as file:
+        assert json.loads(file.metadata()["state"])["buffered"] == [] and not list(file.keys())
+
+
+@pytest.mark.parametrize("damage", ["cut", "empty", "rubbish"])
+def test_damaged_state_is_an_error_that_says_what_to_do(damage, model_path, checkpoint):
+    path = state_path(checkpoint, 0)
+    content = {"cut": path.read_bytes()[:-100], "empty": b"", "rubbish": b"rubbish" * 100}[damage]
+    path.write_bytes(content)
+    with pytest.raises(SetupError, match=r"pods_state_0.safetensors' is damaged: .*Resume from an earlier checkpoint"):
+        resume(model_path, checkpoint)
+
+
+@pytest.mark.parametrize(
+    ("overrides", "message"),
+    [
+        ({"steps_per_generation": 2}, r"`steps_per_generation` 4 \(now 2\)"),
+        ({"num_rollouts": 12}, r"`num_rollouts` 8 \(now 12\)"),
+        ({"num_generations": 2}, r"`num_generations` 4 \(now 2\)"),
+    ],
+)
+def test_other_sizes_are_refused(overrides, message, model_path, checkpoint):
+    with pytest.raises(SetupError, match=message):
+        resume(model_path, checkpoint, **overrides)
+
+
+def test_checkpoint_without_state_goes_on_with_a_new_generation_batch_and_says_so(model_path, checkpoint, caplog):
+    state_path(checkpoint, 0).unlink()
+    assert resume(model_path, checkpoint).state.global_step == 3
+    assert "holds no state of trl_pods" in caplog.text
+
+
+def test_checkpoint_of_grpo_trainer_can_be_resumed(model_path, tmp_path, caplog):
+    arguments = tiny.default_arguments(tmp_path, max_steps=1, save_strategy="steps", save_steps=1, beta=0.1)
+    GRPOTrainer(
+        model=model_path,
+        reward_funcs=tiny.distinct_characters,
+        args=GRPOConfig(**arguments),
+        train_dataset=tiny.make_dataset(),
+    ).train()
+    assert resume(model_path, tmp_path / "checkpoint-1", steps_per_generation=1).state.global_step == 3
+    assert "holds no state of trl_pods" in caplog.text
+
+
+def test_true_resumes_from_the_last_checkpoint_that_is_complete(model_path, tmp_path, caplog):
+    make_trainer(model_path, tmp_path, max_steps=3).train()
+    (tmp_path / "checkpoint-3" / "trainer_state.json").unlink()  # as if the process had been killed while writing
+    assert last_complete_checkpoint(tmp_path) == str(tmp_path / "checkpoint-2")
+    trainer = make_trainer(model_path, tmp_path, max_steps=4)
+    trainer.train(resume_from_checkpoint=True)
+    assert "checkpoint-3' was not written to the end" in caplog.text
+    assert [log["step"] for log in trainer.state.log_history if "reward" in log] == [2, 4]
+
+
+def test_true_without_a_checkpoint_is_an_error(model_path, tmp_path):
+    with pytest.raises(ValueError, match="No valid checkpoint found"):
+        make_trainer(model_path, tmp_path).train(resume_from_checkpoint=True)
+
+
+def test_warnings_go_on_counting(model_path, tmp_path, caplog):
+    def equal_rewards(completions, **kwargs):
+        return [1.0] * len(completions)
+
+    def train(max_steps, **kwargs):
+        trainer = PODSGRPOTrainer(
+            model=model_path,
+            reward_funcs=equal_rewards,
+            args=PODSGRPOConfig(
+                **tiny.default_arguments(
+                    tmp_path, num_rollouts=8, max_steps=max_steps, save_strategy="steps", save_steps=1
+                )
+            ),
+            train_dataset=tiny.make_dataset(),
+        )
+        trainer.train(**kwargs)
+
+    train(3)
+    assert "No learning signal" not in caplog.text
+    train(5, resume_from_checkpoint=True)
+    assert "No learning signal" in caplog.text  # after 5 generation batches in all
+
+
+@pytest.fixture(scope="module")
+def two_processes(model_path, tmp_path_factory):
+    """Folder of a run of two processes, and of what was resumed from its checkpoints."""
+    folder = tmp_path_factory.mktemp("two_processes")
+    commands.torchrun(Path(__file__).with_name("resuming_worker.py"), model_path, folder)
+    return folder
+
+
+def test_two_processes_resume_at_any_step_bit_identically(two_processes):
+    results = torch.load(two_processes / "results.pt")
+    whole = results.pop("whole")
+    assert sorted(results) == ["from 1", "from 2", "from 3", "from 4"]
+    for start, found in results.items():
+        assert all(torch.equal(found[name], whole[name]) for name in whole), start
+
+
+def test_another_number_of_processes_is_refused(two_processes, model_path):
+    with pytest.raises(SetupError, match=r"`number of processes` 2 \(now 1\)"):
+        resume(
+            model_path,
+            two_processes / "run" / "checkpoint-2",
+            per_device_train_batch_size=4,
+            steps_per_generation=3,
+        )

@@ -1,0 +1,164 @@
+"""
+Resuming exactly, at any step: what TRL's checkpoints leave out, saved beside them.
+
+TRL saves neither its count of micro-batches nor the generation batch that is being trained on, so a run that resumes
+within a generation batch samples another one and goes on in other steps than the run that was not stopped. Here each
+process writes a file of its own into the checkpoint: tensors as safetensors, all else as JSON in its header, so that
+nothing is unpickled when it is read. It is written before the log of the checkpoint, `trainer_state.json`; so a
+checkpoint that has the latter is complete.
+"""
+
+import json
+import logging
+import os
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
+
+from .errors import SetupError
+
+logger = logging.getLogger(__name__)
+
+VERSION = 1  # of what a file holds
+
+
+def state_path(checkpoint: Path | str, process_index: int) -> Path:
+    """
+    Say where a process saves its state.
+
+    Args:
+        checkpoint (`Path` or `str`):
+            Folder of the checkpoint.
+        process_index (`int`):
+            Index of the process.
+
+    Returns:
+        `Path`: The file.
+    """
+    return Path(checkpoint) / f"pods_state_{process_index}.safetensors"
+
+
+def save_state(trainer: Any, checkpoint: Path | str) -> None:
+    """
+    Save what this process needs to go on exactly, all of it or nothing.
+
+    Args:
+        trainer ([`PODSGRPOTrainer`]):
+            Trainer at the end of an optimizer step.
+        checkpoint (`Path` or `str`):
+            Folder of the checkpoint. Made if it is missing.
+    """
+    is_used_up = trainer._step % (trainer.args.steps_per_generation * trainer.num_iterations) == 0
+    buffered, tensors = _flatten([] if is_used_up else trainer._buffered_inputs)
+    state = {
+        "version": VERSION,
+        "step": trainer._step,
+        "num_processes": trainer.accelerator.num_processes,
+        "sizes": _sizes(trainer.args),
+        "metrics": trainer._metrics["train"],
+        "learning_signal": trainer._learning_signal.state(),
+        "buffered": buffered,
+    }
+    path = state_path(checkpoint, trainer.accelerator.process_index)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    draft = path.with_suffix(".draft")
+    save_file(tensors, draft, metadata={"state": json.dumps(state)})
+    os.replace(draft, path)
+
+
+def load_state(trainer: Any, checkpoint: Path | str) -> None:
+    """
+    Set a trainer to what [`save_state`] has saved.
+
+    A checkpoint without it, such as one of `GRPOTrainer`, is resumed as TRL does: with a new generation batch. A
+    warning says where this is not exact.
+
+    Args:
+        trainer ([`PODSGRPOTrainer`]):
+            Trainer that is about to train on from the checkpoint.
+        checkpoint (`Path` or `str`):
+            Folder of the checkpoint.
+
+    Raises:
+        SetupError: The file is damaged, or of a run with other batch sizes or another number of processes.
+    """
+    path = state_path(checkpoint, trainer.accelerator.process_index)
+    others = sorted(Path(checkpoint).glob(state_path(checkpoint, 0).name.replace("0", "*")))
+    if not others:
+        logger.warning(
+            f"The checkpoint {str(checkpoint)!r} holds no state of trl_pods, so training goes on with a new generation "
+            "batch, as TRL does. It is exact only where a generation batch was used up."
+        )
+        return
+    if not path.exists():
+        raise SetupError(
+            f"The checkpoint {str(checkpoint)!r} was saved by {len(others)} processes, and "
+            f"{trainer.accelerator.num_processes} are to go on. Use as many, or start anew."
+        )
+    try:
+        with safe_open(path, framework="pt") as file:
+            state = json.loads(file.metadata()["state"])
+            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+        _check(state, trainer, checkpoint)
+        buffered = _unflatten(state["buffered"], tensors, trainer.accelerator.device)
+    except (SafetensorError, OSError, KeyError, TypeError, json.JSONDecodeError) as error:
+        raise SetupError(
+            f"{str(path)!r} is damaged: {error}. Resume from an earlier checkpoint, or remove the file to go on with a "
+            "new generation batch."
+        ) from error
+    trainer._step = state["step"]
+    trainer._buffered_inputs = buffered or None
+    for name, values in state["metrics"].items():
+        trainer._metrics["train"][name].extend(values)
+    trainer._learning_signal.load_state(state["learning_signal"])
+
+
+def _sizes(args: Any) -> dict[str, int]:
+    names = ("per_device_train_batch_size", "steps_per_generation", "num_iterations", "num_generations", "num_rollouts")
+    return {name: getattr(args, name) for name in names}
+
+
+def _check(state: dict[str, Any], trainer: Any, checkpoint: Path | str) -> None:
+    if state["version"] != VERSION:
+        raise KeyError(f"it has version {state['version']}, not {VERSION}")
+    saved, now = state["sizes"], _sizes(trainer.args)
+    saved["number of processes"], now["number of processes"] = (
+        state["num_processes"],
+        trainer.accelerator.num_processes,
+    )
+    changed = [f"`{name}` {saved[name]} (now {now[name]})" for name in now if saved[name] != now[name]]
+    if changed:
+        raise SetupError(
+            f"The checkpoint {str(checkpoint)!r} was saved with {', '.join(changed)}, so training cannot go on as it "
+            "was. Set what was, or start anew."
+        )
+
+
+def _flatten(batches: list[dict[str, Any]]) -> tuple[list[dict[str, Any]], dict[str, torch.Tensor]]:
+    """Split micro-batches into plain values and tensors, which the values name."""
+    tensors: dict[str, torch.Tensor] = {}
+
+    def plain(value: Any, name: str) -> Any:
+        if isinstance(value, torch.Tensor):
+            tensors[name] = value.detach().cpu().contiguous().clone()
+            return {"tensor": name}
+        if isinstance(value, list | tuple):
+            return {"list": [plain(item, f"{name}.{i}") for i, item in enumerate(value)]}
+        return {"value": value}
+
+    values = [{key: plain(value, f"{i}.{key}") for key, value in batch.items()} for i, batch in enumerate(batches)]
+    return values, tensors
+
+
+def _unflatten(values: list[dict[str, Any]], tensors: dict[str, torch.Tensor], device: Any) -> list[dict[str, Any]]:
+    def restored(entry: dict[str, Any]) -> Any:
+        if "tensor" in entry:
+            return tensors[entry["tensor"]].to(device)
+        if "list" in entry:
+            return [restored(item) for item in entry["list"]]
+        return entry["value"]
+
+    return [{key: restored(entry) for key, entry in batch.items()} for batch in values]
