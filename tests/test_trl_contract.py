@@ -117,3 +117,37 @@ def test_the_script_of_trl_has_these_arguments():
 
 def test_the_names_of_a_batch_s_environments_are_in_this_attribute():
     assert "self._batch_environments =" in inspect.getsource(GRPOTrainer)  # set only where there are environments
+
+
+def test_steps_are_micro_batches_and_the_buffer_holds_those_of_a_generation_batch(model_path, tmp_path):
+    args = GRPOConfig(
+        **tiny.default_arguments(
+            tmp_path, per_device_train_batch_size=4, steps_per_generation=4, gradient_accumulation_steps=2
+        )
+    )
+    trainer = GRPOTrainer(model_path, tiny.distinct_characters, args, tiny.make_dataset())
+    trainer.train()
+    assert (trainer.state.global_step, trainer._step) == (2, 4)
+    assert [len(batch["completion_ids"]) for batch in trainer._buffered_inputs] == [4, 4, 4, 4]
+
+
+@pytest.mark.parametrize(
+    ("method", "parameters"),
+    [
+        ("_save_checkpoint", ["self", "model", "trial"]),
+        ("_load_optimizer_and_scheduler", ["self", "checkpoint"]),
+        ("get_eval_dataloader", ["self", "eval_dataset"]),
+    ],
+)
+def test_methods_of_the_trainer_take(method, parameters):
+    assert list(inspect.signature(getattr(GRPOTrainer, method)).parameters) == parameters
+
+
+def test_the_log_is_the_last_that_is_written_of_a_checkpoint(model_path, tmp_path):
+    args = GRPOConfig(**tiny.default_arguments(tmp_path, save_strategy="steps", save_steps=2))
+    trainer = GRPOTrainer(model_path, tiny.distinct_characters, args, tiny.make_dataset())
+    trainer.train()
+    assert trainer._get_output_dir(trial=None) == str(tmp_path)
+    written = {path.name: path.stat().st_mtime_ns for path in (tmp_path / "checkpoint-2").iterdir()}
+    assert {"model.safetensors", "optimizer.pt", "rng_state.pth"} <= written.keys()
+    assert max(written, key=written.get) == "trainer_state.json"

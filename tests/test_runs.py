@@ -1,0 +1,101 @@
+"""What a run leaves behind: its record, its log by generation batches, its checkpoints."""
+
+import dataclasses
+import json
+
+import pytest
+import tiny
+
+from trl_pods import PODSGRPOConfig, PODSGRPOTrainer
+from trl_pods.errors import SetupError
+from trl_pods.runs.batches import whole_batches
+from trl_pods.runs.checkpoints import last_complete_checkpoint
+from trl_pods.runs.log import read_log
+from trl_pods.runs.record import FILE, RunRecord
+
+
+@pytest.fixture(scope="module")
+def run(model_path, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("run")
+    arguments = {"num_rollouts": 8, "steps_per_generation": 2, "save_strategy": "steps", "save_steps": 1}
+    PODSGRPOTrainer(
+        model=model_path,
+        reward_funcs=tiny.distinct_characters,
+        args=PODSGRPOConfig(**tiny.default_arguments(folder, **arguments)),
+        train_dataset=tiny.make_dataset(),
+    ).train()
+    return folder
+
+
+def test_training_writes_what_it_was(run, model_path):
+    record = RunRecord.read(run)
+    assert (record.num_prompts, record.num_rollouts, record.num_generations) == (4, 8, 4)
+    assert (record.steps_per_generation, record.gradient_accumulation_steps, record.num_processes) == (2, 1, 1)
+    assert record.reward_names == ["distinct_characters"] and record.reward_weights == [1.0]
+    assert record.model == model_path and record.device.startswith("cpu")
+    assert record.versions.keys() == {"trl_pods", "trl", "transformers", "torch"}
+
+
+def test_record_is_read_as_it_was_written(run, tmp_path):
+    record = RunRecord.read(run)
+    record.write(tmp_path / "new")
+    assert RunRecord.read(tmp_path / "new") == record
+
+
+@pytest.mark.parametrize("text", ["", "[]", "{}", '{"num_prompts": 1}'])
+def test_record_that_cannot_be_read_is_refused(tmp_path, text):
+    (tmp_path / FILE).write_text(text)
+    with pytest.raises(SetupError, match=r"is no record of a run that this version can read"):
+        RunRecord.read(tmp_path)
+
+
+def test_record_with_a_size_that_is_no_number_is_refused(run, tmp_path):
+    values = dataclasses.asdict(RunRecord.read(run)) | {"num_rollouts": "x"}
+    (tmp_path / FILE).write_text(json.dumps(values))
+    with pytest.raises(SetupError, match=r"\['num_rollouts'\] should be whole numbers"):
+        RunRecord.read(tmp_path)
+
+
+def test_folder_without_a_record_is_refused(tmp_path):
+    with pytest.raises(SetupError, match=r"holds no pods_run.json"):
+        RunRecord.read(tmp_path)
+
+
+def test_log_is_that_of_the_last_checkpoint_where_training_did_not_end(run):
+    assert [entry["step"] for entry in read_log(run) if "loss" in entry] == [1, 2]
+
+
+@pytest.mark.parametrize("text", ["", "[]", "{"])
+def test_log_that_cannot_be_read_is_refused(tmp_path, text):
+    (tmp_path / "trainer_state.json").write_text(text)
+    with pytest.raises(SetupError, match=r"is no log of a training"):
+        read_log(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("sizes", "groups"),
+    [
+        ({"steps_per_generation": 1}, [[1], [2], [4], [5]]),
+        ({"steps_per_generation": 2}, [[1, 2], [4]]),
+        ({"steps_per_generation": 2, "num_iterations": 2}, [[1, 2, 4]]),
+        ({"steps_per_generation": 1, "gradient_accumulation_steps": 2}, [[1], [2], [4], [5]]),
+    ],
+)
+def test_entries_are_grouped_by_whole_generation_batches(run, sizes, groups):
+    usual = {"steps_per_generation": 1, "gradient_accumulation_steps": 1, "num_iterations": 1}
+    record = dataclasses.replace(RunRecord.read(run), **usual | sizes)
+    entries = [{"step": step} for step in (1, 2, 4, 5)]
+    assert [[entry["step"] for entry in group] for group in whole_batches(entries, record)] == groups
+
+
+@pytest.mark.parametrize("content", [None, "", '{"log_hist'])
+def test_checkpoint_whose_log_is_missing_or_cut_is_passed_over(tmp_path, content, caplog):
+    for step in (2, 10):
+        (tmp_path / f"checkpoint-{step}").mkdir()
+        (tmp_path / f"checkpoint-{step}" / "trainer_state.json").write_text('{"log_history": []}')
+    assert last_complete_checkpoint(tmp_path) == str(tmp_path / "checkpoint-10")
+    log = tmp_path / "checkpoint-10" / "trainer_state.json"
+    log.unlink() if content is None else log.write_text(content)
+    assert last_complete_checkpoint(tmp_path) == str(tmp_path / "checkpoint-2")
+    assert "checkpoint-10' was not written to the end" in caplog.text
+    assert last_complete_checkpoint(tmp_path / "nothing") is None
