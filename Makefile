@@ -53,7 +53,7 @@ check: lint docs test  ## Style, types, examples and tests
 	sed '/^trl==/d' constraints.txt > .venv-oldest/constraints.txt
 	.venv-oldest/bin/pip install $(PIP) --constraint .venv-oldest/constraints.txt torch
 	# TRL 1.10 needs requests, and does not say so.
-	.venv-oldest/bin/pip install $(PIP) --constraint .venv-oldest/constraints.txt --editable '.[math,test]' trl==1.10.0 requests
+	.venv-oldest/bin/pip install $(PIP) --constraint .venv-oldest/constraints.txt --editable '.[math,test]' trl==1.10.0 requests==2.34.2
 	touch $@
 
 .venv-vllm/ready: pyproject.toml constraints-vllm.txt
@@ -68,7 +68,7 @@ check: lint docs test  ## Style, types, examples and tests
 # A folder beside .venv, because accelerate treats everything otherwise where DeepSpeed is installed.
 .venv-deepspeed/ready: .venv/ready
 	DS_BUILD_OPS=0 DS_ACCELERATOR=cpu $(BIN)/pip install $(PIP) --no-deps --no-build-isolation --upgrade \
-		--target .venv-deepspeed deepspeed==0.19.8 hjson==3.1.0 msgpack ninja py-cpuinfo einops
+		--target .venv-deepspeed deepspeed==0.19.8 hjson==3.1.0 msgpack==1.2.4 ninja==1.13.2 py-cpuinfo==9.0.0 einops==0.8.2
 	touch $@
 
 clean:  ## Remove the environments and what the quickstart made

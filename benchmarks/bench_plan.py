@@ -35,7 +35,7 @@ def main() -> None:
             *("--config", str(RECIPE), "--output_dir", str(own.output_dir / "plan"), "--plan_steps", "20"),
             *("--rollouts", *map(str, sorted({n for n, _ in results}))),
             *("--kept", *map(str, sorted({m for _, m in results}))),
-            *regimes[0].options(str(own.output_dir / "start_models")),
+            *regimes[-1].options(str(own.output_dir / "start_models")),  # whose micro-batch holds those of all others
         ]
     )
     predictions = {"S / s": plan.signal_per_second, "sqrt(S) / s": plan.root_signal_per_second}

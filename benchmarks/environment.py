@@ -23,7 +23,7 @@ def describe() -> dict[str, Any]:
     commit = subprocess.run([*git, "rev-parse", "--short", "HEAD"], capture_output=True, text=True).stdout.strip()
     changed = subprocess.run([*git, "status", "--porcelain", "trl_pods"], capture_output=True, text=True).stdout
     return {
-        "command": " ".join(["python", *sys.argv]),
+        "command": " ".join(["python", os.path.relpath(sys.argv[0], Path(__file__).parents[1]), *sys.argv[1:]]),
         "commit": commit + ("+changes" if changed.strip() else ""),
         "versions": {
             "python": platform.python_version(),

@@ -68,7 +68,6 @@ def test_n_equal_m_is_grpo_bit_for_bit_for_every_loss(loss_type, model_path, tmp
     assert_same_bits(model_path, tmp_path, loss_type=loss_type, beta=0.1, num_iterations=2)
 
 
-@pytest.mark.feature("`num_iterations`, `steps_per_generation`")
 @pytest.mark.parametrize(
     ("beta", "num_iterations", "steps_per_generation", "lora"),
     list(itertools.product([0.0, 0.1], [1, 2], [1, 4], [False, True])),

@@ -28,6 +28,7 @@ def judge() -> Judge:
 # Models and losses
 
 
+@pytest.mark.feature("`num_iterations`, `steps_per_generation`")
 def test_micro_batches_and_iterations_train_the_same_kept_rows(model_path, judge, tmp_path):
     arguments = {"per_device_train_batch_size": 2, "steps_per_generation": 4, "num_iterations": 2, "max_steps": 8}
     trainer = make_trainer(model_path, judge, tmp_path, gradient_accumulation_steps=1, **arguments)

@@ -12,6 +12,7 @@ from trl.cli.accelerate_config import resolve_accelerate_config_argument
 from trl.scripts.grpo import GRPOScriptArguments
 from trl.trainer.utils import get_config_model_id, nanstd
 
+from trl_pods import PODSGRPOTrainer
 from trl_pods.compatibility import SEAM, Generated, _matches, _returned_names, check_trl
 
 
@@ -141,6 +142,20 @@ def test_steps_are_micro_batches_and_the_buffer_holds_those_of_a_generation_batc
 )
 def test_methods_of_the_trainer_take(method, parameters):
     assert list(inspect.signature(getattr(GRPOTrainer, method)).parameters) == parameters
+
+
+def test_metrics_make_lists_on_demand(trainer):
+    trainer._metrics["train"]["any"].extend([1.0])
+    assert trainer._metrics["train"].pop("any") == [1.0]
+
+
+def test_the_trainer_is_not_built_on_an_unsupported_trl(model_path, tmp_path, monkeypatch):
+    def refuse():
+        raise ImportError("an unsupported version")
+
+    monkeypatch.setattr("trl_pods.trainer.check_trl", refuse)
+    with pytest.raises(ImportError, match="an unsupported version"):
+        PODSGRPOTrainer(model_path, tiny.distinct_characters, train_dataset=tiny.make_dataset())
 
 
 def test_the_log_is_the_last_that_is_written_of_a_checkpoint(model_path, tmp_path):

@@ -36,7 +36,7 @@ from .registry import get_strategy
 from .resuming import load_state, save_state
 from .reward_checks import checked_rewards
 from .rows import add_extra_fields, columns_of, dataset_images, keep_rows, replace_columns
-from .runs.checkpoints import last_complete_checkpoint
+from .runs.checkpoints import checkpoint_folder, last_complete_checkpoint
 from .runs.record import RunRecordCallback
 from .selection import Selection, seeded_generator, select
 from .statistics import advantages_over_all, reward_metrics, selection_metrics, weighted_sum
@@ -135,7 +135,7 @@ class PODSGRPOTrainer(GRPOTrainer):
 
     def _save_checkpoint(self, model, trial) -> None:
         if not self.args.save_only_model:
-            save_state(self, Path(self._get_output_dir(trial=trial)) / f"checkpoint-{self.state.global_step}")
+            save_state(self, checkpoint_folder(self._get_output_dir(trial=trial), self.state.global_step))
         super()._save_checkpoint(model, trial)
 
     def _load_optimizer_and_scheduler(self, checkpoint) -> None:

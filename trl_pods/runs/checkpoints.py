@@ -11,6 +11,22 @@ logger = logging.getLogger(__name__)
 STATE = "trainer_state.json"  # the log, which is the last that is written of a checkpoint
 
 
+def checkpoint_folder(output_dir: str, step: int) -> Path:
+    """
+    Say where transformers saves a checkpoint.
+
+    Args:
+        output_dir (`str`):
+            The run's `output_dir`.
+        step (`int`):
+            Optimizer steps done.
+
+    Returns:
+        `Path`: The folder.
+    """
+    return Path(output_dir) / f"{PREFIX_CHECKPOINT_DIR}-{step}"
+
+
 def last_complete_checkpoint(folder: Path | str) -> str | None:
     """
     Find the last checkpoint that was written to the end.
