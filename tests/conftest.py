@@ -8,9 +8,20 @@ os.environ["OMP_NUM_THREADS"] = "1"
 os.environ["HF_HUB_OFFLINE"] = "1"
 os.environ["TRL_EXPERIMENTAL_SILENCE"] = "1"
 
+import logging
+
 import pytest
 import tiny
 import tiny_tools
+
+
+@pytest.fixture(autouse=True)
+def log_level():
+    """The command line shows what is of level INFO; other tests of the process must not see it."""
+    logger = logging.getLogger("trl_pods")
+    level = logger.level
+    yield
+    logger.setLevel(level)
 
 
 @pytest.fixture(scope="session")

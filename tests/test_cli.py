@@ -178,7 +178,7 @@ def test_an_error_in_several_processes_is_said_once(in_tmp, model_path):
     assert "Traceback" not in done.stderr
 
 
-def test_resuming_finds_the_last_checkpoint_or_says_that_there_is_none(in_tmp, model_path):
+def test_resuming_finds_the_last_complete_checkpoint_or_says_that_there_is_none(in_tmp, model_path, caplog):
     path = recipe(in_tmp, model_path, save_strategy="steps", save_steps=1)
     with pytest.raises(ValueError, match=r"recipe.yaml:\d+: .*holds no checkpoint"):
         grpo.run(["--config", recipe(in_tmp, model_path, resume_from_checkpoint=True)])
@@ -187,11 +187,11 @@ def test_resuming_finds_the_last_checkpoint_or_says_that_there_is_none(in_tmp, m
     grpo.run(["--config", recipe(in_tmp, model_path, save_strategy="steps", save_steps=1)])
     (in_tmp / "out" / "checkpoint-9").mkdir()  # saving it was interrupted
     with pytest.raises(ValueError, match="checkpoint-9', which holds no complete checkpoint"):
-        grpo.run(["--config", path, "--resume_from_checkpoint", "true"])
-    (in_tmp / "out" / "checkpoint-9").rmdir()
+        grpo.run(["--config", path, "--resume_from_checkpoint", "out/checkpoint-9"])
     again = ["--config", path, "--max_steps", "3", "--resume_from_checkpoint", "true"]
     trainer = grpo.run(again)
     assert [entry["step"] for entry in trainer.state.log_history if "reward" in entry] == [1, 2, 3]
+    assert "checkpoint-9' was not written to the end" in caplog.text
 
 
 def test_a_dry_run_says_what_would_be_trained_and_trains_nothing(in_tmp, model_path, capsys):
