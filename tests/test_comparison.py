@@ -328,7 +328,8 @@ def test_ending_a_comparison_ends_its_runs_and_the_same_command_goes_on(compared
     few = ["--output_dir", name, "--methods", "grpo", "pods", "--seeds", "0", "--learning_rates", "1e-3"]
     few += ["--max_seconds", "3", "--save_seconds", "0.5"]
     command = [sys.executable, "-m", "trl_pods.cli", *map(str, words), *few]
-    running = subprocess.Popen(command, cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    running = subprocess.Popen(command, cwd=folder, preexec_fn=_heed_sigint, **pipes)
     deadline = time.monotonic() + 150
     while not list((folder / name).glob("runs/*/checkpoint-*")) and time.monotonic() < deadline:
         time.sleep(0.1)
@@ -343,6 +344,11 @@ def test_ending_a_comparison_ends_its_runs_and_the_same_command_goes_on(compared
     again = commands.run(*words, *few, cwd=folder)
     assert again.returncode == 0, again.stderr
     assert (folder / name / "results.json").exists()
+
+
+def _heed_sigint():
+    """What is started in the background of a shell ignores the signal, and so do its children."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
 def _processes_of(name):
