@@ -54,7 +54,7 @@ def test_resuming_at_any_step_is_bit_identical(
     whole = make_trainer(model_path, tmp_path, **arguments)
     whole.train()
     expected = tiny.trained_parameters(whole)
-    for step in range(1, 8):
+    for step in (1, 3, 5, 7):
         resumed = make_trainer(model_path, tmp_path / "resumed", **arguments, save_strategy="no")
         resumed.train(resume_from_checkpoint=str(tmp_path / f"checkpoint-{step}"))
         found = tiny.trained_parameters(resumed)
