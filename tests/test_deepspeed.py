@@ -4,17 +4,16 @@ ZeRO-2 and ZeRO-3 of DeepSpeed, two processes: kept rows and parameters as under
 DeepSpeed is not installed with the other packages, so `make test-deepspeed` runs these.
 """
 
-import json
 from pathlib import Path
 
 import commands
 import pytest
-import torch
+import sharded
+from sharded import EXACT, assert_n_equal_m_is_grpo, assert_trained_alike, load
 
 pytest.importorskip("deepspeed")
 
-DOWN_SAMPLED = ["two_groups", "one_group", "generated", "generated_in_shards"]
-EXACT = ["grpo", "n_equal_m"]
+DOWN_SAMPLED = [*sharded.DOWN_SAMPLED, "generated_in_shards"]
 STAGES = [2, 3]
 
 
@@ -31,11 +30,6 @@ def results(model_path, tmp_path_factory) -> Path:
     return output_dir
 
 
-def load(results: Path, sharding: str, case: str) -> tuple[list[dict], dict]:
-    ranks = [json.loads((results / f"{sharding}.{case}.{rank}.json").read_text()) for rank in range(2)]
-    return ranks, torch.load(results / f"{sharding}.{case}.pt")
-
-
 @pytest.mark.parametrize("stage", STAGES)
 def test_each_process_updates_half_of_the_parameters(stage, results):
     for case in [*DOWN_SAMPLED, *EXACT]:
@@ -49,19 +43,10 @@ def test_each_process_updates_half_of_the_parameters(stage, results):
 @pytest.mark.parametrize("stage", STAGES)
 @pytest.mark.parametrize("case", DOWN_SAMPLED)
 def test_zero_trains_the_same_rows_to_the_same_parameters_as_ddp(case, stage, results):
-    not_sharded, expected = load(results, "ddp", case)
-    ranks, found = load(results, f"zero{stage}", case)
+    not_sharded = assert_trained_alike(results, f"zero{stage}", case)
     assert not any(rank["stage"] for rank in not_sharded)
-    assert [rank["kept"] for rank in ranks] == [rank["kept"] for rank in not_sharded]
-    assert found.keys() == expected.keys()
-    for name in expected:
-        torch.testing.assert_close(found[name], expected[name], rtol=0, atol=1e-6, msg=name)
 
 
 @pytest.mark.parametrize("stage", STAGES)
 def test_n_equal_m_is_grpo_bit_for_bit_under_zero(stage, results):
-    grpo, expected = load(results, f"zero{stage}", "grpo")
-    pods, found = load(results, f"zero{stage}", "n_equal_m")
-    assert [rank["kept"] for rank in pods] == [rank["kept"] for rank in grpo]
-    for name in expected:
-        assert torch.equal(found[name], expected[name]), name
+    assert_n_equal_m_is_grpo(results, f"zero{stage}")

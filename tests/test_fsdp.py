@@ -5,15 +5,12 @@ Once sharded by transformers as it loads (`distributed_config`), once by acceler
 CPU accelerate 1.15 silently uses DDP instead, so there the worker sets its state to what it would be on GPUs.
 """
 
-import json
 from pathlib import Path
 
 import commands
 import pytest
-import torch
+from sharded import DOWN_SAMPLED, EXACT, assert_n_equal_m_is_grpo, assert_trained_alike, load
 
-DOWN_SAMPLED = ["two_groups", "one_group", "generated"]
-EXACT = ["grpo", "n_equal_m"]
 SHARDED = ["transformers", "accelerate"]
 
 
@@ -28,11 +25,6 @@ def results(model_path, tmp_path_factory) -> Path:
     return output_dir
 
 
-def load(results: Path, sharding: str, case: str) -> tuple[list[dict], dict]:
-    ranks = [json.loads((results / f"{sharding}.{case}.{rank}.json").read_text()) for rank in range(2)]
-    return ranks, torch.load(results / f"{sharding}.{case}.pt")
-
-
 @pytest.mark.parametrize("sharding", SHARDED)
 def test_each_process_holds_half_of_the_parameters(sharding, results):
     for case in [*DOWN_SAMPLED, *EXACT]:
@@ -45,19 +37,10 @@ def test_each_process_holds_half_of_the_parameters(sharding, results):
 @pytest.mark.parametrize("sharding", SHARDED)
 @pytest.mark.parametrize("case", DOWN_SAMPLED)
 def test_fsdp_trains_the_same_rows_to_the_same_parameters_as_ddp(case, sharding, results):
-    not_sharded, expected = load(results, "ddp", case)
-    ranks, found = load(results, sharding, case)
+    not_sharded = assert_trained_alike(results, sharding, case)
     assert not any(rank["is_fsdp2"] for rank in not_sharded)
-    assert [rank["kept"] for rank in ranks] == [rank["kept"] for rank in not_sharded]
-    assert found.keys() == expected.keys()
-    for name in expected:
-        torch.testing.assert_close(found[name], expected[name], rtol=0, atol=1e-6, msg=name)
 
 
 @pytest.mark.parametrize("sharding", SHARDED)
 def test_n_equal_m_is_grpo_bit_for_bit_under_fsdp(sharding, results):
-    grpo, expected = load(results, sharding, "grpo")
-    pods, found = load(results, sharding, "n_equal_m")
-    assert [rank["kept"] for rank in pods] == [rank["kept"] for rank in grpo]
-    for name in expected:
-        assert torch.equal(found[name], expected[name]), name
+    assert_n_equal_m_is_grpo(results, sharding)
