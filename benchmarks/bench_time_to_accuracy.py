@@ -1,5 +1,5 @@
 """
-How much sooner PODS reaches what plain GRPO reaches, over regimes; writes benchmarks/results/time_to_accuracy.json.
+How much sooner PODS reaches what plain GRPO reaches, over regimes; writes benchmarks/results/time_to_accuracy_SET.json.
 
 Each regime is one `trl-pods compare`: GRPO with m, GRPO with n in accumulated micro-batches, and PODS, each with its
 own learning rate, chosen on other seeds. Run it from the repository; interrupted, it goes on where it was:
@@ -18,7 +18,6 @@ from .environment import RESULTS, describe
 from .regimes import SETS, Regime
 
 RECIPE = Path("recipes") / "cpu_rotate_matrix_pods.yaml"
-
 HARDWARE = Path("benchmarks") / "hardware" / "l40s_qwen2.5-3b.json"
 
 

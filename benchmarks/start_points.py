@@ -12,11 +12,17 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from transformers import AutoModelForCausalLM, AutoTokenizer, set_seed
 
-from trl_pods.data import adapt, load_task
-from trl_pods.rewards import REWARDS
-from trl_pods.start_models import MADE_FOR, Problem, make_start_model, shuffled_or_another
+from trl_pods.rewards import reasoning_gym_reward
+from trl_pods.start_models import (
+    MADE_FOR,
+    Problem,
+    make_start_model,
+    problems_of,
+    sample_answers,
+    shuffled_or_another,
+    task_rows,
+)
 
 NOISE = 0.2  # share of the rewards that `noisy_reward` turns around
 
@@ -52,9 +58,8 @@ def prepare(
         _keep_linear_weights()
     if (folder / MADE_FOR).exists():
         return
-    rows = adapt(load_task(task, task_kwargs)["train"], "reasoning_gym", conversational=False)
-    answers = [json.loads(entry)["answer"] for entry in rows["entry"]]
-    problems = [Problem(*pair) for pair in zip(rows["prompt"], answers, strict=True)]
+    rows = task_rows(task, task_kwargs)
+    problems = problems_of(task, rows)
     make_start_model(
         folder,
         problems,
@@ -64,7 +69,7 @@ def prepare(
         share_right=share_right,
         num_heads=2 if for_vllm else 4,
     )
-    made = {"task": task, "task_kwargs": task_kwargs or {}, "accuracy": measure(folder, rows)}
+    made = {"task": task, "task_kwargs": task_kwargs or {}, "accuracy": measure(folder, problems, rows)}
     (folder / MADE_FOR).write_text(json.dumps(made) + "\n")
 
 
@@ -86,35 +91,32 @@ def _keep_linear_weights() -> None:
     layers.dispatch_cpu_unquantized_gemm = multiply_by_the_weights
 
 
-@torch.no_grad()
-def measure(folder: Path, rows: Any, num_problems: int = 512) -> float:
+def measure(folder: Path, problems: list[Problem], rows: Any, num_problems: int = 512) -> float:
     """
     Measure the share of right answers.
 
     Args:
         folder (`Path`):
             Folder of the model.
+        problems (`list[Problem]`):
+            The problems.
         rows (`~datasets.Dataset`):
-            Problems, with columns `prompt`, `task` and `entry`.
+            Their rows, with columns `task` and `entry`.
         num_problems (`int`, *optional*, defaults to 512):
             How many of them to ask.
 
     Returns:
         `float`: The share, in [0, 1].
     """
-    set_seed(0)
-    model, tokenizer = AutoModelForCausalLM.from_pretrained(folder), AutoTokenizer.from_pretrained(folder)
-    asked = rows.select(range(min(num_problems, len(rows))))
-    longest = max(len(tokenizer(json.loads(entry)["answer"])["input_ids"]) for entry in asked["entry"])
-    prompts = tokenizer(asked["prompt"][:], padding=True, return_tensors="pt")
-    output = model.generate(**prompts, do_sample=True, temperature=1.0, top_k=0, max_new_tokens=longest + 1)
-    answers = tokenizer.batch_decode(output[:, prompts["input_ids"].size(1) :], skip_special_tokens=True)
-    return sum(is_right(answers, asked["task"][:], asked["entry"][:])) / len(asked)
+    asked = problems[:num_problems]
+    longest = max(len(problem.answer) for problem in asked)  # a token for each character, and one for the end
+    answers = sample_answers(folder, [problem.prompt for problem in asked], longest + 1)
+    return sum(is_right(answers, rows["task"][:num_problems], rows["entry"][:num_problems])) / len(asked)
 
 
 def is_right(completions: list[str], task: list[str], entry: list[str], **kwargs: Any) -> list[float]:
     """Reward 1.0 for the full score of the task's own scorer, and 0.0 for less."""
-    scores = REWARDS["reasoning_gym_reward"](completions=completions, task=task, entry=entry)
+    scores = reasoning_gym_reward(completions, task=task, entry=entry)
     return [float((score or 0.0) >= 1.0) for score in scores]
 
 

@@ -19,7 +19,7 @@ from trl_pods import PODSGRPOConfig
 from trl_pods.comparison import costs
 from trl_pods.comparison.curves import Curve, area, mean_curve, read_curve, time_to
 from trl_pods.comparison.methods import Method, make_method
-from trl_pods.comparison.outcome import choose_rates, compare
+from trl_pods.comparison.outcome import choose_rates, compare, tuning_results
 from trl_pods.comparison.runs import Job, Run, train
 from trl_pods.errors import SetupError
 from trl_pods.phases import PHASES
@@ -115,7 +115,7 @@ def test_learning_rates_are_chosen_by_the_time_to_the_target_then_by_the_mean_ac
         ("random", 1.0): [line(0.02)],
         ("random", 2.0): [line(0.03)],  # neither reaches it
     }
-    assert choose_rates(curves, ["grpo"], 10.0) == {"grpo": 1.0, "pods": 2.0, "random": 2.0}
+    assert choose_rates(tuning_results(curves, ["grpo"], 10.0)) == {"grpo": 1.0, "pods": 2.0, "random": 2.0}
 
 
 @pytest.mark.parametrize(("method", "growth"), [("grpo_n", 1), ("grpo_n_batch", 4)])
@@ -257,7 +257,7 @@ def test_command_chooses_the_learning_rate_on_tuning_seeds(compared):
         for name in results["methods"]
         for rate in (1e-3, 1e-2)
     }
-    chosen = choose_rates(curves, ["grpo", "grpo_n"], 2.0)
+    chosen = choose_rates(tuning_results(curves, ["grpo", "grpo_n"], 2.0))
     assert chosen == {name: values["learning_rate"] for name, values in results["methods"].items()}
 
 

@@ -19,13 +19,11 @@ from pathlib import Path
 from typing import Any
 
 import reasoning_gym
-import torch
 from rich.console import Console
-from transformers import AutoModelForCausalLM, AutoTokenizer, set_seed
 
 from .errors import SetupError
 from .scripts import grpo
-from .start_models import Problem, make_start_model, shuffled
+from .start_models import Problem, make_start_model, sample_answers, shuffled
 
 TASK = {"name": "spell_backward", "min_word_len": 3, "max_word_len": 5, "size": 8000}
 NUM_HELD_OUT = 256
@@ -157,7 +155,6 @@ def spelled_backward(completions: list[str], answer: list[str], **kwargs: Any) -
     ]
 
 
-@torch.no_grad()
 def accuracy(model_path: str, data_path: Path, num_samples: int = 8) -> float:
     """
     Measure the share of right answers to the held-out problems, sampled at temperature 1.
@@ -173,12 +170,8 @@ def accuracy(model_path: str, data_path: Path, num_samples: int = 8) -> float:
     Returns:
         `float`: The share, in [0, 1].
     """
-    set_seed(0)
-    model, tokenizer = AutoModelForCausalLM.from_pretrained(model_path), AutoTokenizer.from_pretrained(model_path)
     problems = [row for row in _read(data_path / "test.jsonl") for _ in range(num_samples)]
-    prompts = tokenizer([row["prompt"] for row in problems], padding=True, return_tensors="pt")
-    output = model.generate(**prompts, do_sample=True, temperature=1.0, top_k=0, max_new_tokens=MAX_ANSWER_TOKENS)
-    answers = tokenizer.batch_decode(output[:, prompts["input_ids"].size(1) :], skip_special_tokens=True)
+    answers = sample_answers(model_path, [row["prompt"] for row in problems], MAX_ANSWER_TOKENS)
     return sum(spelled_backward(answers, [row["answer"] for row in problems])) / len(problems)
 
 

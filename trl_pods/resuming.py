@@ -25,15 +25,15 @@ logger = logging.getLogger(__name__)
 VERSION = 1  # of what a file holds
 
 
-def state_path(checkpoint: Path | str, process_index: int) -> Path:
+def state_path(checkpoint: Path | str, process_index: int | str) -> Path:
     """
     Say where a process saves its state.
 
     Args:
         checkpoint (`Path` or `str`):
             Folder of the checkpoint.
-        process_index (`int`):
-            Index of the process.
+        process_index (`int` or `str`):
+            Index of the process, or `"*"` for the pattern of all.
 
     Returns:
         `Path`: The file.
@@ -56,8 +56,7 @@ def save_state(trainer: Any, checkpoint: Path | str) -> None:
     state = {
         "version": VERSION,
         "step": trainer._step,
-        "num_processes": trainer.accelerator.num_processes,
-        "sizes": _sizes(trainer.args),
+        "sizes": _sizes(trainer),
         "metrics": trainer._metrics["train"],
         "learning_signal": trainer._learning_signal.state(),
         "buffered": buffered,
@@ -86,7 +85,7 @@ def load_state(trainer: Any, checkpoint: Path | str) -> None:
         SetupError: The file is damaged, or of a run with other batch sizes or another number of processes.
     """
     path = state_path(checkpoint, trainer.accelerator.process_index)
-    others = sorted(Path(checkpoint).glob(state_path(checkpoint, 0).name.replace("0", "*")))
+    others = list(Path(checkpoint).glob(state_path(checkpoint, "*").name))
     if not others:
         logger.warning(
             f"The checkpoint {str(checkpoint)!r} holds no state of trl_pods, so training goes on with a new generation "
@@ -116,19 +115,16 @@ def load_state(trainer: Any, checkpoint: Path | str) -> None:
     trainer._learning_signal.load_state(state["learning_signal"])
 
 
-def _sizes(args: Any) -> dict[str, int]:
+def _sizes(trainer: Any) -> dict[str, int]:
     names = ("per_device_train_batch_size", "steps_per_generation", "num_iterations", "num_generations", "num_rollouts")
-    return {name: getattr(args, name) for name in names}
+    sizes = {name: getattr(trainer.args, name) for name in names}
+    return sizes | {"number of processes": trainer.accelerator.num_processes}
 
 
 def _check(state: dict[str, Any], trainer: Any, checkpoint: Path | str) -> None:
     if state["version"] != VERSION:
         raise KeyError(f"it has version {state['version']}, not {VERSION}")
-    saved, now = state["sizes"], _sizes(trainer.args)
-    saved["number of processes"], now["number of processes"] = (
-        state["num_processes"],
-        trainer.accelerator.num_processes,
-    )
+    saved, now = state["sizes"], _sizes(trainer)
     changed = [f"`{name}` {saved[name]} (now {now[name]})" for name in now if saved[name] != now[name]]
     if changed:
         raise SetupError(

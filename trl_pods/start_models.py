@@ -14,8 +14,11 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
+from datasets import Dataset
 from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers
 from transformers import (
+    AutoModelForCausalLM,
+    AutoTokenizer,
     LlamaConfig,
     LlamaForCausalLM,
     PreTrainedTokenizerBase,
@@ -59,14 +62,9 @@ def prepare(model_path: str, task: str, task_kwargs: dict[str, Any] | None = Non
     if folder.exists():
         _check_made_for(folder, made_for)
         return
-    rows = adapt(load_task(task, task_kwargs)["train"], "reasoning_gym", conversational=False)
-    answers = [json.loads(entry)["answer"] for entry in rows["entry"]]
-    if None in answers:
-        raise ValueError(f"The problems of the task {task!r} come without answers to teach. Choose another task.")
-    problems = [Problem(prompt, answer) for prompt, answer in zip(rows["prompt"], answers, strict=True)]
     make_start_model(
         folder,
-        problems,
+        problems_of(task, task_rows(task, task_kwargs)),
         wrong_answer=shuffled_or_another,
         seed=(task_kwargs or {}).get("seed", 0),
         num_taught=250,
@@ -74,6 +72,67 @@ def prepare(model_path: str, task: str, task_kwargs: dict[str, Any] | None = Non
         share_right=0.5,
     )
     (folder / MADE_FOR).write_text(json.dumps(made_for, default=str) + "\n")
+
+
+def task_rows(task: str, task_kwargs: dict[str, Any] | None = None) -> Dataset:
+    """
+    Load what a start model is taught from.
+
+    Args:
+        task (`str`):
+            Name of the task.
+        task_kwargs (`dict[str, Any]`, *optional*):
+            Settings of the task, see [`~data.load_task`].
+
+    Returns:
+        [`~datasets.Dataset`]: The train split, with columns `prompt`, `task` and `entry`.
+    """
+    return adapt(load_task(task, task_kwargs)["train"], "reasoning_gym", conversational=False)
+
+
+def problems_of(task: str, rows: Dataset) -> list[Problem]:
+    """
+    Take prompts and right answers from the rows of a task.
+
+    Args:
+        task (`str`):
+            Name of the task.
+        rows ([`~datasets.Dataset`]):
+            What [`task_rows`] gave.
+
+    Returns:
+        `list[Problem]`: One problem for each row.
+
+    Raises:
+        ValueError: They come without answers.
+    """
+    answers = [json.loads(entry)["answer"] for entry in rows["entry"]]
+    if None in answers:
+        raise ValueError(f"The problems of the task {task!r} come without answers to teach. Choose another task.")
+    return [Problem(prompt, answer) for prompt, answer in zip(rows["prompt"], answers, strict=True)]
+
+
+@torch.no_grad()
+def sample_answers(model_path: str | Path, prompts: list[str], max_new_tokens: int) -> list[str]:
+    """
+    Sample an answer to each prompt at temperature 1, the same each time.
+
+    Args:
+        model_path (`str` or `Path`):
+            Folder of the model and its tokenizer.
+        prompts (`list[str]`):
+            The prompts.
+        max_new_tokens (`int`):
+            Tokens that an answer may have.
+
+    Returns:
+        `list[str]`: The answers.
+    """
+    set_seed(0)
+    model, tokenizer = AutoModelForCausalLM.from_pretrained(model_path), AutoTokenizer.from_pretrained(model_path)
+    tokens = tokenizer(prompts, padding=True, return_tensors="pt")
+    output = model.generate(**tokens, do_sample=True, temperature=1.0, top_k=0, max_new_tokens=max_new_tokens)
+    return tokenizer.batch_decode(output[:, tokens["input_ids"].size(1) :], skip_special_tokens=True)
 
 
 def shuffled(answer: str, problems: list[Problem], rng: random.Random) -> str:

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ..comparison import costs, summary
+from . import costs, summary
 from .curves import Curve, read_curve
 from .methods import Method
 from .outcome import Outcome, choose_rates, compare, tuning_results
@@ -23,6 +23,8 @@ class Comparison:
     Args:
         title (`str`):
             What it is called.
+        command (`str`):
+            The command that asked for it.
         job ([`Job`]):
             What all runs share.
         methods (`list[Method]`):
@@ -42,6 +44,7 @@ class Comparison:
     """
 
     title: str
+    command: str
     job: Job
     methods: list[Method]
     seeds: list[int]
@@ -107,7 +110,8 @@ def run(comparison: Comparison) -> dict[str, Any]:
     axes = _measured(comparison, runs)
     outcomes = {name: axis.outcome(comparison.references) for name, axis in axes.items()}
     costs_of = {name: _mean([costs.step_seconds(run.folder) for run in of_method]) for name, of_method in runs.items()}
-    results = {"seeds": comparison.seeds, "axes": {name: axis.title for name, axis in axes.items()}, "tuning": tuning}
+    titles = {name: axis.title for name, axis in axes.items()}
+    results = {"command": comparison.command, "seeds": comparison.seeds, "axes": titles, "tuning": tuning}
     results |= summary.summarize(methods, chosen, axes["seconds"].curves, outcomes, costs_of)
     summary.write(comparison.folder / "results.json", results)
     labels = {method.name: method.label for method in methods}
@@ -128,7 +132,7 @@ def _tuned(comparison: Comparison) -> tuple[dict[str, float], list[dict[str, Any
     runs = {pair: comparison.runs(*pair, comparison.tuning_seeds) for pair in pairs}
     comparison.train(runs.values())
     curves = {(method.name, rate): comparison.curves(of_pair) for (method, rate), of_pair in runs.items()}
-    asked = (curves, comparison.references, comparison.job.max_seconds)
+    seen = tuning_results(curves, comparison.references, comparison.job.max_seconds)
     tuning = [
         {
             "method": name,
@@ -136,9 +140,9 @@ def _tuned(comparison: Comparison) -> tuple[dict[str, float], list[dict[str, Any
             "time_to_target": time if np.isfinite(time) else None,
             "mean_accuracy": accuracy,
         }
-        for (name, rate), (time, accuracy) in tuning_results(*asked).items()
+        for (name, rate), (time, accuracy) in seen.items()
     ]
-    return choose_rates(*asked), tuning
+    return choose_rates(seen), tuning
 
 
 def _measured(comparison: Comparison, runs: dict[str, list[Run]]) -> dict[str, Axis]:

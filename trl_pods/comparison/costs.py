@@ -135,8 +135,9 @@ class Hardware:
         Returns:
             `float`, *optional*: Seconds, or `None` if n or m lies outside of what is given.
         """
-        parts = [_between(self.generate, method.num_rollouts), _between(self.update, method.num_generations)]
-        return None if None in parts else sum(part for part in parts if part is not None)
+        generate = _between(self.generate, method.num_rollouts)
+        update = _between(self.update, method.num_generations)
+        return None if generate is None or update is None else generate + update
 
 
 def _between(table: dict[int, float], number: int) -> float | None:

@@ -86,26 +86,21 @@ def _has_learned(curves: dict[str, list[Curve]], best: float) -> bool:
     return best > 0 and best - starts.mean() > 3 * starts.std()
 
 
-def choose_rates(curves: dict[tuple[str, float], list[Curve]], baselines: list[str], budget: float) -> dict[str, float]:
+def choose_rates(seen: dict[tuple[str, float], tuple[float, float]]) -> dict[str, float]:
     """
     Choose the learning rate of each method by what is compared: the first to reach the target.
 
-    The target is that of the baselines at their best learning rates. Of those that are equally soon, such as those that
-    do not reach it, the one of the highest mean accuracy over the time is chosen.
+    Of those that are equally soon, such as those that do not reach it, the one of the highest mean accuracy over the
+    time is chosen.
 
     Args:
-        curves (`dict[tuple[str, float], list[Curve]]`):
-            Curves of each method and learning rate, one for each tuning seed.
-        baselines (`list[str]`):
-            Methods that are plain GRPO.
-        budget (`float`):
-            Seconds of training.
+        seen (`dict[tuple[str, float], tuple[float, float]]`):
+            What [`tuning_results`] gave.
 
     Returns:
         `dict[str, float]`: Learning rate of each method.
     """
-    seen = tuning_results(curves, baselines, budget)
-    names = dict.fromkeys(name for name, _ in curves)
+    names = dict.fromkeys(name for name, _ in seen)
     return {
         name: max((pair for pair in seen if pair[0] == name), key=lambda pair: (-seen[pair][0], seen[pair][1]))[1]
         for name in names
@@ -116,7 +111,7 @@ def tuning_results(
     curves: dict[tuple[str, float], list[Curve]], baselines: list[str], budget: float
 ) -> dict[tuple[str, float], tuple[float, float]]:
     """
-    Give what learning rates are chosen by, see [`choose_rates`].
+    Give what learning rates are chosen by. The target is that of the baselines at their best learning rates.
 
     Args:
         curves (`dict[tuple[str, float], list[Curve]]`):

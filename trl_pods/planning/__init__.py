@@ -11,7 +11,7 @@ print(plan.best, plan.signal_per_second)
 Letters: P prompts per generation batch, n rollouts sampled per prompt, m rollouts kept per prompt.
 """
 
-from .plan import Pair, Plan, make_plan, plan_runs
+from .plan import Pair, Plan, plan_runs
 from .ranks import rank_correlation
 
-__all__ = ["Pair", "Plan", "make_plan", "plan_runs", "rank_correlation"]
+__all__ = ["Pair", "Plan", "plan_runs", "rank_correlation"]

@@ -158,37 +158,7 @@ def plan_runs(
     Raises:
         SetupError: The runs are missing, foreign or incomparable, or nothing can be planned from them.
     """
-    return make_plan(read_runs(folders), rollouts, kept, rule, title)
-
-
-def make_plan(
-    runs: Sequence[MeasuredRun],
-    rollouts: Sequence[int] = NUM_ROLLOUTS,
-    kept: Sequence[int] = NUM_KEPT,
-    rule: str | None = None,
-    title: str | None = None,
-) -> Plan:
-    """
-    Plan from runs that have been read, see [`plan_runs`].
-
-    Args:
-        runs (`Sequence[MeasuredRun]`):
-            The runs.
-        rollouts (`Sequence[int]`, *optional*, defaults to `(8, 16, 32, 64, 128)`):
-            Values of n.
-        kept (`Sequence[int]`, *optional*, defaults to `(2, 4, 8, 16)`):
-            Values of m.
-        rule (`str`, *optional*):
-            Name of the rule. Defaults to that of the runs.
-        title (`str`, *optional*):
-            What is planned. Defaults to the names of the runs.
-
-    Returns:
-        [`Plan`]: The plan.
-
-    Raises:
-        SetupError: Nothing can be planned from them.
-    """
+    runs = read_runs(folders)
     grid, rule = make_grid(rollouts, kept), rule or _rule_of(runs)
     rewards, cautions = find_rewards(runs)
     timings = [run.timing for run in runs]

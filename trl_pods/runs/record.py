@@ -105,8 +105,7 @@ class RunRecord:
             reward_weights=trainer.reward_weights.tolist(),
             model=trainer.model.config._name_or_path,
             device=name,
-            versions={"trl_pods": __version__}
-            | {package: version(package) for package in ("trl", "transformers", "torch")},
+            versions={"trl_pods": __version__} | {package: version(package) for package in _PACKAGES},
         )
 
     @classmethod

@@ -15,7 +15,7 @@ from ..data import adapt, check_prompts, drop_long_prompts, load_task
 from ..importing import import_path
 from ..reward_checks import FROM_TRL, check_signature
 from ..rewards import REWARDS
-from ..runs.checkpoints import last_complete_checkpoint
+from ..runs.checkpoints import STATE, last_complete_checkpoint
 from ..trainer import PODSGRPOTrainer
 from ..wall_clock import WallClockCallback
 from .arguments import Arguments
@@ -180,7 +180,7 @@ def checkpoint_to_resume(arguments: Arguments) -> str | None:
 
 
 def _checked_checkpoint(folder: str) -> str:
-    if not (Path(folder) / "trainer_state.json").is_file():
+    if not (Path(folder) / STATE).is_file():
         state = "holds no complete checkpoint" if Path(folder).is_dir() else "is no folder"
         raise ValueError(
             f"`resume_from_checkpoint` means {folder!r}, which {state}. Give the folder of a checkpoint, or `true` for "

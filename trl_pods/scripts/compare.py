@@ -55,8 +55,7 @@ def run(arguments: list[str], prog: str = "trl-pods compare") -> dict[str, Any]:
     except OSError as error:
         raise SetupError(f"`output_dir`: {error}. Name another folder.") from error
     print(_announcement(comparison), flush=True)
-    results = compare(comparison) | {"command": shlex.join([*prog.split(), *arguments])}
-    summary.write(comparison.folder / "results.json", results)
+    results = compare(comparison)
     tables = [summary.table(results, axis) for axis in results["axes"] if axis != "steps"]
     Console().print(*tables, summary.phase_table(results), sep="\n")
     for caution in summary.cautions(results):
@@ -92,6 +91,7 @@ def _parse(arguments: list[str], prog: str) -> "Comparison":
     max_seconds = parsed.script.max_seconds or 0.0  # it is set, as has been checked
     return Comparison(
         title=Path(own.config).stem,
+        command=shlex.join([*prog.split(), *arguments]),
         job=Job([*shared, *_overrides(parsed)], Path(own.config).read_text(), max_seconds, own.num_jobs),
         methods=methods,
         seeds=own.seeds,
