@@ -14,6 +14,8 @@ import sharded
 from deepspeed import DeepSpeedEngine
 from deepspeed.runtime.zero import GatheredParameters
 
+from trl_pods.scripts.launch import end_process_group
+
 # On CPUs DeepSpeed compiles an operator for inference at the start: minutes on a busy machine, and unused here. A run
 # that is ended meanwhile leaves a lock behind, for which all later ones would wait for ever.
 deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = False
@@ -72,3 +74,4 @@ def main(model_path: str, output_dir: str, sharding: str, *cases: str) -> None:
 
 if __name__ == "__main__":
     main(*sys.argv[1:])
+    end_process_group()

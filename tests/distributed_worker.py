@@ -17,6 +17,7 @@ from transformers import set_seed
 from trl import GRPOConfig, GRPOTrainer
 
 from trl_pods import PODSGRPOConfig, PODSGRPOTrainer
+from trl_pods.scripts.launch import end_process_group
 
 # 8 trained rows per generation batch over all processes. With m = 4 there are P = 2 prompts, with m = 8 only one.
 CASES = {
@@ -111,5 +112,16 @@ def main(model_path: str, output_dir: str, *cases: str) -> None:
             torch.save(tiny.trained_parameters(trainer), Path(output_dir) / f"{case}.{world_size}.pt")
 
 
+def thread_names() -> list[str]:
+    return [(thread / "comm").read_text().strip() for thread in Path("/proc/self/task").iterdir()]
+
+
 if __name__ == "__main__":
     main(*sys.argv[1:])
+    threads = {"training": thread_names()}
+    end_process_group()
+    threads["ended"] = thread_names()
+    name = f"threads.{os.environ['WORLD_SIZE']}.{os.environ['RANK']}.json"
+    (Path(sys.argv[2]) / name).write_text(json.dumps(threads))
+        json.dumps(threads)
+    )

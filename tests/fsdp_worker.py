@@ -14,6 +14,8 @@ from accelerate.utils import DistributedType
 from torch.distributed.fsdp import FSDPModule
 from torch.distributed.tensor import DTensor
 
+from trl_pods.scripts.launch import end_process_group
+
 SHARDINGS = {
     "ddp": {},  # none, to compare with
     "transformers": {"model_init_kwargs": {"distributed_config": {"fsdp_size": 2}}},
@@ -66,3 +68,4 @@ def main(model_path: str, output_dir: str, *cases: str) -> None:
 
 if __name__ == "__main__":
     main(*sys.argv[1:])
+    end_process_group()

@@ -11,6 +11,7 @@ import tiny
 import torch
 
 from trl_pods import PODSGRPOConfig, PODSGRPOTrainer
+from trl_pods.scripts.launch import end_process_group
 
 # One group straddles the processes; a generation batch lasts three optimizer steps.
 ARGUMENTS = {
@@ -48,3 +49,4 @@ def main(model_path: str, output_dir: str) -> None:
 
 if __name__ == "__main__":
     main(*sys.argv[1:])
+    end_process_group()

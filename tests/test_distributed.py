@@ -79,3 +79,11 @@ def test_n_equal_m_is_grpo_bit_for_bit_on_two_processes(grpo, pods, results):
     _, found = load(results, pods, 2)
     for name in expected:
         assert torch.equal(expected[name], found[name]), name
+
+
+@pytest.mark.parametrize("world_size", WORLD_SIZES[1:])
+def test_no_thread_of_gloo_is_left_to_abort_a_process_at_its_end(world_size, results):
+    for rank in range(world_size):
+        threads = json.loads((results / f"threads.{world_size}.{rank}.json").read_text())
+        assert [name for name in threads["training"] if "gloo" in name]
+        assert not [name for name in threads["ended"] if "gloo" in name]

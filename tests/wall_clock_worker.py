@@ -12,6 +12,7 @@ from pathlib import Path
 import tiny
 
 from trl_pods import PODSGRPOConfig, PODSGRPOTrainer
+from trl_pods.scripts.launch import end_process_group
 from trl_pods.wall_clock import WallClockCallback
 
 
@@ -41,3 +42,4 @@ def main(model_path: str, output_dir: str) -> None:
 
 if __name__ == "__main__":
     main(*sys.argv[1:])
+    end_process_group()

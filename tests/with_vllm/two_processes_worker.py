@@ -18,6 +18,8 @@ from engine import keep_linear_weights, make_trainer
 from recording import Judge
 from serving import keep_weights_here, server_arguments
 
+from trl_pods.scripts.launch import end_process_group
+
 # One prompt of 32 rollouts, 8 of them kept: each process samples half of the group and trains half of the kept rows.
 ARGUMENTS = {
     "num_rollouts": 32,
@@ -64,3 +66,4 @@ def main(model_path: str, output_dir: str, server_url: str, *cases: str) -> None
 
 if __name__ == "__main__":
     main(*sys.argv[1:])
+    end_process_group()

@@ -16,6 +16,7 @@ from ..trainer import PODSGRPOTrainer
 from .arguments import Arguments, RecipeParser
 from .build import checkpoint_to_resume, load_data, load_rewards, load_setup, make_trainer
 from .dry_run import report
+from .launch import end_process_group
 
 
 def run(arguments: list[str], prog: str | None = None) -> PODSGRPOTrainer | None:
@@ -78,8 +79,6 @@ def _train(trainer: PODSGRPOTrainer, parsed: Arguments, checkpoint: str | None) 
     trainer.accelerator.print(f"Saved the model and the log (trainer_state.json) in {args.output_dir}.")
     if args.push_to_hub:
         trainer.push_to_hub(dataset_name=parsed.script.dataset_name)
-    # The process group ends with the processes. `trainer.end()` ends it before: with gloo, a process that does so some
-    # seconds before the first then hangs for ever when the trainer is released (seen with torch 2.13).
 
 
 def main(arguments: list[str], prog: str) -> None:
@@ -95,6 +94,7 @@ def main(arguments: list[str], prog: str) -> None:
     set_up_output()
     with said_in_a_line(prog):
         run(arguments, prog)
+    end_process_group()
 
 
 def set_up_output() -> None:
