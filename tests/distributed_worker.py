@@ -123,5 +123,3 @@ if __name__ == "__main__":
     threads["ended"] = thread_names()
     name = f"threads.{os.environ['WORLD_SIZE']}.{os.environ['RANK']}.json"
     (Path(sys.argv[2]) / name).write_text(json.dumps(threads))
-        json.dumps(threads)
-    )
