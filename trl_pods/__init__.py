@@ -31,7 +31,11 @@ def __getattr__(name: str):
     # Importing lazily keeps `trl-pods --help` from waiting for torch and transformers.
     if name not in _MODULE_OF:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(f".{_MODULE_OF[name]}", __name__), name)
+    try:
+        return getattr(import_module(f".{_MODULE_OF[name]}", __name__), name)
+    except ImportError:
+        import_module(".compatibility", __name__).check_trl()  # says so where it is for TRL that a name is missing
+        raise
 
 
 def __dir__() -> list[str]:

@@ -110,7 +110,7 @@ def check_dataset(args: GRPOConfig, train_dataset: Any) -> None:
 
 def explain_group_error(args: GRPOConfig, error: ValueError) -> ValueError:
     """
-    Say what would do, where TRL complains that the generation batch does not hold whole groups.
+    Say what would do, where TRL complains that the generation batch does not hold whole micro-batches or groups.
 
     Args:
         args ([`~trl.GRPOConfig`]):
@@ -122,9 +122,16 @@ def explain_group_error(args: GRPOConfig, error: ValueError) -> ValueError:
         `ValueError`: The numbers involved and values that fit, or `error` itself if it is about something else.
     """
     batch, group = args.generation_batch_size, args.num_generations
+    rows = args.per_device_train_batch_size * args.world_size
+    if batch is not None and batch % rows != 0:
+        return ValueError(
+            f"`generation_batch_size` is {batch!r}, but it must be a whole number of micro-batches: "
+            f"`per_device_train_batch_size` {args.per_device_train_batch_size} x {args.world_size} processes. Use a "
+            f"multiple of {math.lcm(rows, group)}, which also holds whole groups of `num_generations` {group}."
+        )
     if batch is None or batch % group == 0:
         return error
-    steps = group // math.gcd(args.per_device_train_batch_size * args.world_size, group)
+    steps = group // math.gcd(rows, group)
     groups = [size for size in range(2, batch + 1) if batch % size == 0] or "none: the batch is too small"
     return ValueError(
         f"`num_generations` is {group!r} (of `num_rollouts` {args.num_rollouts or 4 * group}), but it must divide the "
@@ -157,7 +164,7 @@ def describe_batch(args: GRPOConfig, train_dataset: Any = None) -> str:
         f"{steps:g} optimizer steps."
     )
     if isinstance(train_dataset, Dataset):
-        line += f" An epoch: {len(train_dataset) // num_prompts * steps:g} optimizer steps."
+        line += f" An epoch: {math.ceil(len(train_dataset) // num_prompts * steps)} optimizer steps."
     return line
 
 

@@ -20,6 +20,7 @@ SEAM = {
     "_get_train_sampler": ("self", "dataset"),
     "get_train_dataloader": ("self",),
     "_get_dataloader": ("self", "dataset", "description", "batch_size", "sampler_fn", "is_training", ...),
+    "log": ("self", "logs", ...),
     "training_step": ("self", "model", "inputs", "num_items_in_batch"),
 }
 

@@ -1,11 +1,18 @@
 """The completions table: TRL's columns for all n rollouts of each prompt, where TRL has logged the kept ones."""
 
+import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import torch
 from accelerate.utils import gather_object
 
+from .errors import SetupError
 from .selection import Selection
+
+logger = logging.getLogger(__name__)
 
 
 def log_all_rollouts(logs: dict[str, Any], selection: Selection, reward_names: list[str], *, with_images: bool) -> None:
@@ -40,3 +47,52 @@ def log_all_rollouts(logs: dict[str, Any], selection: Selection, reward_names: l
         logs[name].extend(values)
     for i, name in enumerate(reward_names):
         logs["rewards"][name].extend(rewards[:, i].tolist())
+
+
+def check_columns(columns: dict[str, list], num_rows: int) -> None:
+    """
+    Check the columns that reward functions add to the completions table.
+
+    Args:
+        columns (`dict[str, list]`):
+            Values by name of the column.
+        num_rows (`int`):
+            Rollouts on this process.
+
+    Raises:
+        SetupError: A column does not have one value for each.
+    """
+    for name, values in columns.items():
+        if len(values) != num_rows:
+            raise SetupError(
+                f"`log_extra` was given {len(values)} values for the column {name!r}, but there are {num_rows} "
+                "rollouts. Pass one value per completion."
+            )
+
+
+@contextmanager
+def surviving_lost_table(trainer: Any) -> Iterator[None]:
+    """
+    Go on where the completions table of a step cannot be written, as on a full disk, with a warning.
+
+    Args:
+        trainer ([`~trl.GRPOTrainer`]):
+            Trainer that logs inside the `with` block.
+
+    Raises:
+        OSError: Something else than the table could not be written.
+    """
+    try:
+        yield
+    except OSError as error:
+        metrics = trainer._metrics["train" if trainer.model.training else "eval"]
+        if not trainer.log_completions or metrics:  # the parent forgets them once they are logged, before the table
+            raise
+        step = trainer.state.global_step
+        table = Path(trainer.args.output_dir) / "completions" / f"completions_{step:05d}.parquet"
+        logger.warning(
+            f"The completions table of step {step} is lost, and training goes on: {error!r}. Make room for "
+            f"{str(table)!r}."
+        )
+        if table.is_file():
+            table.unlink()  # what there is of it cannot be read

@@ -2,8 +2,9 @@
 Checking how reward functions are declared and what they return, with messages that name the function and the fix.
 
 TRL calls reward functions in the middle of `_calculate_rewards`. While it runs, each is replaced by one that calls it
-and looks at what it was given and what it gave back. What TRL can use passes with the same values, and what a reward
-function raises itself is raised unchanged.
+and looks at what it was given and what it gave back. What TRL can use passes with the same values. What a reward
+function raises itself is raised unchanged, but only once TRL has gathered the rewards, so that no process waits for one
+that is gone: until then its rewards are zeros.
 """
 
 import functools
@@ -14,6 +15,7 @@ from typing import Any
 
 import torch
 
+from .agreement import raise_on_all
 from .errors import SetupError
 
 # What TRL passes to every reward function beside the columns of the dataset; the last only if there are any.
@@ -30,8 +32,11 @@ def checked_rewards(trainer: Any) -> Iterator[None]:
             Trainer whose `reward_funcs` are replaced inside the `with` block. Reward models are left as they are.
 
     Raises:
-        SetupError: See [`check_signature`] and [`check_rewards`].
+        Exception: The first that a reward function raised.
+        SetupError: See [`check_signature`] and [`check_rewards`]. On other processes than the one at fault, see
+            [`raise_on_all`].
     """
+    raised: list[Exception] = []
     named = list(zip(trainer.reward_func_names, trainer.reward_funcs, strict=True))
     functions = [(name, function) for name, function in named if not isinstance(function, torch.nn.Module)]
 
@@ -46,13 +51,16 @@ def checked_rewards(trainer: Any) -> Iterator[None]:
         if isinstance(function, torch.nn.Module)
         # TRL 1.10 takes no callable object for async (1.16 does: https://github.com/huggingface/trl/pull/7213), and
         # has an event loop to await it in only if something else is async.
-        else _checked(name, function, check_signatures, is_async=trainer._has_async_funcs and _is_async(function))
+        else _checked(
+            name, function, check_signatures, raised, is_async=trainer._has_async_funcs and _is_async(function)
+        )
         for name, function in named
     ]
     try:
         yield
     finally:
         trainer.reward_funcs = original
+    raise_on_all(raised[0] if raised else None)
 
 
 def check_signature(name: str, function: Callable, keywords: tuple[str, ...], *, columns_removed: bool = False) -> None:
@@ -149,14 +157,27 @@ def check_rewards(name: str, rewards: Any, num_completions: int) -> list[float]:
     return numbers
 
 
-def _checked(name: str, function: Callable, check_signatures: Callable, *, is_async: bool) -> Callable:
+def _checked(
+    name: str, function: Callable, check_signatures: Callable, raised: list[Exception], *, is_async: bool
+) -> Callable:
+    @contextmanager
+    def noting_what_is_raised() -> Iterator[None]:
+        try:
+            yield
+        except Exception as error:
+            raised.append(error)
+
     async def call_async(**kwargs):
-        check_signatures(tuple(kwargs))
-        return check_rewards(name, await function(**kwargs), len(kwargs["completions"]))
+        with noting_what_is_raised():
+            check_signatures(tuple(kwargs))
+            return check_rewards(name, await function(**kwargs), len(kwargs["completions"]))
+        return [0.0] * len(kwargs["completions"])
 
     def call(**kwargs):
-        check_signatures(tuple(kwargs))
-        return check_rewards(name, function(**kwargs), len(kwargs["completions"]))
+        with noting_what_is_raised():
+            check_signatures(tuple(kwargs))
+            return check_rewards(name, function(**kwargs), len(kwargs["completions"]))
+        return [0.0] * len(kwargs["completions"])
 
     return call_async if is_async else call
 

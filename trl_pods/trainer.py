@@ -25,9 +25,10 @@ from torch.utils.data import DataLoader, Sampler
 from trl import GRPOTrainer
 from trl.trainer.utils import get_config_model_id
 
+from .agreement import stopping_together
 from .batching import check_dataset, check_evaluation, describe_batch, prompts_per_generation, sized_for_rollouts
 from .compatibility import Generated, check_trl
-from .completions import log_all_rollouts
+from .completions import check_columns, log_all_rollouts, surviving_lost_table
 from .config import PODSGRPOConfig, with_rollouts
 from .learning_signal import LearningSignal
 from .model_card import PAPER, complete_model_card
@@ -35,6 +36,7 @@ from .phases import PhaseClock, StepClockCallback
 from .registry import get_strategy
 from .resuming import load_state, save_state
 from .reward_checks import checked_rewards
+from .rollout_checks import checked_rollouts
 from .rows import add_extra_fields, columns_of, dataset_images, keep_rows, replace_columns
 from .runs.checkpoints import checkpoint_folder, last_complete_checkpoint
 from .runs.record import RunRecordCallback
@@ -82,6 +84,7 @@ class PODSGRPOTrainer(GRPOTrainer):
     _tag_names = ["trl", "grpo", "pods"]
     _name = "PODS-GRPO"
     _paper = PAPER
+    rollout_func: Any
 
     @functools.wraps(GRPOTrainer.__init__)  # type: ignore[misc]
     def __init__(self, model, reward_funcs=None, args=None, train_dataset=None, *other, **kwargs):
@@ -103,6 +106,8 @@ class PODSGRPOTrainer(GRPOTrainer):
         with sized_for_rollouts(args):
             super().__init__(model, reward_funcs, args, train_dataset, *other, **kwargs)
         self.num_generations = args.num_generations
+        if self.rollout_func is not None:
+            self.rollout_func = checked_rollouts(self.rollout_func)
         for table in ("rewards", "extra"):  # their columns take their length when first used, after this
             self._logs[table] = defaultdict(functools.partial(deque, maxlen=self._num_prompts * self.num_rollouts))
         self._strategy = get_strategy(args.down_sampling)
@@ -208,7 +213,8 @@ class PODSGRPOTrainer(GRPOTrainer):
             generated = Generated(*super()._generate(prompts))
         if generated.images is None:  # the parent would go back to those of all its rows
             generated = generated._replace(images=dataset_images(inputs))
-        add_extra_fields(inputs, generated, columns_of(generated, len(prompts)))
+        with stopping_together():
+            add_extra_fields(inputs, generated, columns_of(generated, len(prompts)))
         with self._measure("reward"), checked_rewards(self):
             rewards_per_func = super()._calculate_rewards(
                 inputs, prompts, generated.completions, generated.completion_ids
@@ -225,33 +231,41 @@ class PODSGRPOTrainer(GRPOTrainer):
             return super()._calculate_rewards(inputs, prompts, completions, completion_ids_list)
 
     def _select(self, prompts: list, generated: Generated, rewards_per_func: torch.Tensor) -> Selection:
-        """Choose the rollouts to keep: on the CPU, alike on all processes."""
+        """Choose the rollouts to keep: on the main process, and for all."""
         shape = (self._num_prompts, self.num_rollouts)
         rewards_per_func = self._without_infinities(rewards_per_func.cpu()).view(*shape, -1)
         lengths, truncated = (column.view(shape) for column in self._gathered_lengths(generated).unbind(dim=1))
+        context = {
+            "rewards_per_func": rewards_per_func,
+            "completion_lengths": lengths,
+            "truncated": truncated.bool(),
+            "generator": self._selection_generator(),
+            "step": self.state.global_step,
+        }
+        kept = torch.empty(self._num_prompts, self.num_generations, dtype=torch.long)
+        with stopping_together():
+            if self.accelerator.is_main_process:
+                kept = self._chosen(context)
+        # One decides: another might see other floats, or have a rule with a state or a random generator of its own.
+        kept = broadcast(kept.to(self.accelerator.device)).cpu()
+        return Selection(prompts[:], generated.completions, generated.images, rewards_per_func, lengths, kept)
+
+    def _chosen(self, context: dict[str, Any]) -> torch.Tensor:
+        """What the rule keeps, (P, m), by the rewards that it is to see."""
         if self._selection_reward is None:
-            rewards = weighted_sum(rewards_per_func, self.reward_weights.cpu())
+            rewards = weighted_sum(context["rewards_per_func"], self.reward_weights.cpu())
         else:
-            rewards = rewards_per_func[..., self._selection_reward]
+            rewards = context["rewards_per_func"][..., self._selection_reward]
         if self.args.exclude_truncated:
-            rewards = rewards.masked_fill(truncated.bool(), torch.nan)
-        kept = select(
+            rewards = rewards.masked_fill(context["truncated"], torch.nan)
+        return select(
             self.args.down_sampling,
             self._strategy,
             rewards,
             self.num_generations,
             kwargs=self.args.down_sampling_kwargs or {},
-            context={
-                "rewards_per_func": rewards_per_func,
-                "completion_lengths": lengths,
-                "truncated": truncated.bool(),
-                "generator": self._selection_generator(),
-                "step": self.state.global_step,
-            },
+            context=context,
         )
-        # All processes must keep the same, also by a rule with a state or a random generator of its own.
-        kept = broadcast(kept.to(self.accelerator.device)).cpu()
-        return Selection(prompts[:], generated.completions, generated.images, rewards_per_func, lengths, kept)
 
     def _narrow(self, selection: Selection, inputs: list, prompts: list, generated: Generated) -> Generated:
         """Narrow all that the parent goes on with to this process's share of the kept rows."""
@@ -335,16 +349,16 @@ class PODSGRPOTrainer(GRPOTrainer):
             return
         first = self.accelerator.process_index * num_rows
         pending = {**self._pending_extra_logs, "kept": selection.is_kept[first : first + num_rows].tolist()}
-        for name, values in pending.items():
-            if len(values) != num_rows:
-                raise ValueError(
-                    f"`log_extra` was given {len(values)} values for the column {name!r}, but there are {num_rows} "
-                    "rollouts. Pass one value per completion."
-                )
+        with stopping_together():
+            check_columns(pending, num_rows)
         self._logs["extra"].clear()
         self._pending_extra_logs.clear()
         for name in sorted(set(gather_object(list(pending)))):
             self._log_completion_extra(name, pending.get(name, [None] * num_rows))
+
+    def log(self, logs: dict[str, float], *args, **kwargs) -> None:
+        with surviving_lost_table(self):
+            super().log(logs, *args, **kwargs)
 
     # Time spent in each phase
 

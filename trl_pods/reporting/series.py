@@ -22,7 +22,8 @@ class RunLog:
 
     Attributes:
         training (`list[dict[str, Any]]`):
-            Entries of training. Each is an average over the steps since the one before.
+            Entries of training. Each is an average over the steps since the one before. One of steps that sampled
+            nothing, and so has no reward, is averaged into the one before.
         evaluations (`dict[str, list[dict[str, Any]]]`):
             Entries of evaluation by the name of the data, which is empty where there is one dataset only.
         steps (`list[int]`):
@@ -32,7 +33,13 @@ class RunLog:
     """
 
     def __init__(self, entries: list[dict[str, Any]]):
-        self.training = [entry for entry in entries if "reward" in entry]
+        groups: list[list[dict[str, Any]]] = []
+        for entry in entries:
+            if "reward" in entry:
+                groups.append([entry])
+            elif groups and any(key.startswith("pods/time/") for key in entry):
+                groups[-1].append(entry)
+        self.training = [_merged(group) if len(group) > 1 else group[0] for group in groups]
         self.evaluations: dict[str, list[dict[str, Any]]] = {}
         for entry in entries:
             if "eval_reward" in entry:

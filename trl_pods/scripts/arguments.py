@@ -241,13 +241,14 @@ def explained(recipe: Recipe, *more: type[Exception]) -> Iterator[None]:
         recipe ([`Recipe`]):
             Recipe whose options the errors may be about.
         *more (`type[Exception]`):
-            Kinds of exceptions to turn, beside `ValueError`, `ImportError`, `OSError` and those of datasets.
+            Kinds of exceptions to turn, beside `ValueError`, `NotImplementedError`, `ImportError`, `OSError` and
+            those of datasets.
     """
     try:
         yield
     except SetupError:
         raise
-    except (ValueError, ImportError, OSError, DatasetsError, *more) as error:
+    except (ValueError, NotImplementedError, ImportError, OSError, DatasetsError, *more) as error:
         message = str(error) or repr(error)
         blamed = _named_option(message, recipe)
         raise SetupError(f"{recipe.where(blamed)}: {message}" if blamed else message) from error
