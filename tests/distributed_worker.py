@@ -6,23 +6,26 @@ Run under torchrun by test_distributed.py: trains each named case and writes wha
 
 import json
 import os
+import pickle
 import sys
 from pathlib import Path
 from zlib import crc32
 
 import tiny
 import torch
+from accelerate.utils import gather_object
 from peft import LoraConfig
 from transformers import set_seed
 from trl import GRPOConfig, GRPOTrainer
 
-from trl_pods import PODSGRPOConfig, PODSGRPOTrainer
+from trl_pods import PODSGRPOConfig, PODSGRPOTrainer, rows
 from trl_pods.scripts.launch import end_process_group
 
 # 8 trained rows per generation batch over all processes. With m = 4 there are P = 2 prompts, with m = 8 only one.
 CASES = {
     "own_randomness": {"num_generations": 4, "num_rollouts": 8, "down_sampling": "distributed_rule.shuffled"},
     "two_groups": {"num_generations": 4, "num_rollouts": 8},
+    "one_large_group": {"num_generations": 8, "num_rollouts": 64},
     "one_group": {"num_generations": 8, "num_rollouts": 16, "beta": 0.1},
     "all_statistics": {"num_generations": 4, "num_rollouts": 8, "advantage_statistics": "all", "loss_type": "grpo"},
     "random_rule": {"num_generations": 4, "num_rollouts": 8, "down_sampling": "random", "log_completions": True},
@@ -68,15 +71,28 @@ def recording(trainer_class):
         kept: list = []
 
         def _compute_loss(self, model, inputs):
-            rows = zip(inputs["completion_ids"].tolist(), inputs["completion_mask"].sum(1).tolist(), strict=True)
-            self.kept = [*self.kept, [ids[:length] for ids, length in rows]]
+            trained = zip(inputs["completion_ids"].tolist(), inputs["completion_mask"].sum(1).tolist(), strict=True)
+            self.kept = [*self.kept, [ids[:length] for ids, length in trained]]
             return super()._compute_loss(model, inputs)
 
     return Recording
 
 
+def recording_exchange(exchanged: list[dict]):
+    """What gathers the kept rows, and notes how many this process sends and how large they are."""
+
+    def gather(rows: list[dict]) -> list[dict]:
+        sizes = [len(pickle.dumps(row)) for row in rows]
+        exchanged.append({"rows": len(rows), "bytes": len(pickle.dumps(rows)), "largest row": max(sizes, default=0)})
+        return gather_object(rows)
+
+    return gather
+
+
 def main(model_path: str, output_dir: str, *cases: str) -> None:
     for case in cases:
+        exchanged: list[dict] = []
+        rows.gather_object = recording_exchange(exchanged)
         is_grpo = case.startswith("grpo")
         deterministic = not (is_grpo or case.startswith("n_equal_m"))
         arguments = CASES[case]
@@ -106,7 +122,7 @@ def main(model_path: str, output_dir: str, *cases: str) -> None:
         )
         trainer.train()
         rank = trainer.accelerator.process_index
-        result = {"kept": trainer.kept, "log": trainer.state.log_history}
+        result = {"kept": trainer.kept, "log": trainer.state.log_history, "exchanged": exchanged}
         (Path(output_dir) / f"{case}.{world_size}.{rank}.json").write_text(json.dumps(result))
         if rank == 0:
             torch.save(tiny.trained_parameters(trainer), Path(output_dir) / f"{case}.{world_size}.pt")

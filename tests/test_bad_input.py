@@ -3,6 +3,7 @@
 import json
 from pathlib import Path
 
+import commands
 import pytest
 import tiny
 import torch
@@ -92,7 +93,13 @@ def test_another_trl_is_refused_in_one_sentence(version):
     )
 
 
-def test_a_trl_whose_seam_changed_is_refused_by_the_name_of_the_method():
+def test_another_trl_that_lacks_a_name_is_refused_alike():
+    lacking = "import trl.trainer.utils as utils; trl.__version__ = '1.9.2'; del utils.get_config_model_id"
+    done = commands.run_python("-c", f"import trl; {lacking}; from trl_pods import PODSGRPOTrainer")
+    assert "ImportError: trl 1.9.2 is installed, but PODSGRPOTrainer supports trl>=1.10,<2" in done.stderr
+
+
+def test_case_88_a_trl_whose_seam_changed_is_refused_by_the_name_of_the_method():
     class Renamed(GRPOTrainer):
         _generate = None
 
@@ -234,7 +241,7 @@ def test_a_rule_that_writes_into_its_arguments_spoils_nothing(model_path, tmp_pa
     assert 0 < log["pods/kept_token_fraction"] < 1
 
 
-def test_iterable_data_needs_max_steps(model_path, tmp_path):
+def test_case_76_iterable_data_needs_max_steps(model_path, tmp_path):
     dataset = IterableDataset.from_generator(lambda: iter(tiny.make_dataset()))
     args = PODSGRPOConfig(**tiny.default_arguments(tmp_path, max_steps=-1))
     with pytest.raises(ValueError, match="max_steps"):

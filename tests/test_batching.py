@@ -22,7 +22,7 @@ def shown_sequences(tmp_path, num_rollouts: int, **arguments) -> int:
 
 
 @pytest.mark.parametrize("num_rollouts", [8, 64, 512])
-def test_vllm_is_sized_for_all_rollouts(num_rollouts, tmp_path):
+def test_case_60_vllm_is_sized_for_all_rollouts(num_rollouts, tmp_path):
     assert shown_sequences(tmp_path, num_rollouts, use_vllm=True) == 8 * num_rollouts
 
 

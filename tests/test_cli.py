@@ -178,7 +178,7 @@ def test_an_error_in_several_processes_is_said_once(in_tmp, model_path):
     assert "Traceback" not in done.stderr
 
 
-def test_resuming_finds_the_last_complete_checkpoint_or_says_that_there_is_none(in_tmp, model_path, caplog):
+def test_case_17_resuming_finds_the_last_complete_checkpoint_or_says_that_there_is_none(in_tmp, model_path, caplog):
     path = recipe(in_tmp, model_path, save_strategy="steps", save_steps=1)
     with pytest.raises(ValueError, match=r"recipe.yaml:\d+: .*holds no checkpoint"):
         grpo.run(["--config", recipe(in_tmp, model_path, resume_from_checkpoint=True)])

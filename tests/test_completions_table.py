@@ -45,7 +45,7 @@ def assert_kept_rows_are_the_trained_ones(trainer, table: pd.DataFrame, inputs: 
 
 @pytest.mark.feature("`log_completions`")
 @pytest.mark.parametrize("advantage_statistics", ["kept", "all"])
-def test_the_table_holds_every_rollout_and_the_advantages_that_were_trained(advantage_statistics, model_path, tmp_path):
+def test_case_46_the_table_holds_all_rollouts_and_trained_advantages(advantage_statistics, model_path, tmp_path):
     judge, judge_and_log = logging_judge()
     trainer = make_trainer(
         model_path,

@@ -42,7 +42,7 @@ def test_each_process_updates_half_of_the_parameters(stage, results):
 @pytest.mark.feature("DeepSpeed ZeRO-2, ZeRO-3")
 @pytest.mark.parametrize("stage", STAGES)
 @pytest.mark.parametrize("case", DOWN_SAMPLED)
-def test_zero_trains_the_same_rows_to_the_same_parameters_as_ddp(case, stage, results):
+def test_case_58_zero_trains_the_same_rows_to_the_same_parameters_as_ddp(case, stage, results):
     not_sharded = assert_trained_alike(results, f"zero{stage}", case)
     assert not any(rank["stage"] for rank in not_sharded)
 

@@ -9,7 +9,7 @@ import pandas as pd
 import pytest
 import torch
 
-DETERMINISTIC = ["two_groups", "one_group", "all_statistics", "random_rule"]
+DETERMINISTIC = ["two_groups", "one_group", "one_large_group", "all_statistics", "random_rule"]
 WORLD_SIZES = [1, 2, 4]
 WORKER = Path(__file__).with_name("distributed_worker.py")
 
@@ -61,6 +61,27 @@ def test_metrics_do_not_depend_on_the_number_of_processes(world_size, results):
     assert {"reward", "pods/variance_gain", "pods/kept_token_fraction"} <= set(names)
     for expected, found in zip(single["log"][:-1], several[0]["log"][:-1], strict=True):
         assert {n: found[n] for n in names} == pytest.approx({n: expected[n] for n in names}, abs=1e-6)
+
+
+def exchanged(case: str, world_size: int, results: Path) -> list[list[dict]]:
+    """What the processes sent of the kept rows, for each generation batch."""
+    ranks, _ = load(results, case, world_size)
+    return list(zip(*(rank["exchanged"] for rank in ranks), strict=True))
+
+
+def test_no_rows_are_exchanged_where_no_group_straddles(results):
+    assert exchanged("two_groups", 2, results) == []
+
+
+@pytest.mark.parametrize("world_size", WORLD_SIZES[1:])
+@pytest.mark.parametrize("case", ["one_group", "one_large_group"])
+def test_no_more_than_the_kept_rows_is_exchanged_however_many_are_sampled(case, world_size, results):
+    batches = exchanged(case, world_size, results)
+    assert len(batches) == 4
+    for sent in batches:
+        assert sum(share["rows"] for share in sent) == 8
+        largest = max(share["largest row"] for share in sent)
+        assert sum(share["bytes"] for share in sent) <= 8 * largest + 100 * world_size
 
 
 @pytest.mark.parametrize("world_size", WORLD_SIZES)

@@ -25,7 +25,7 @@ def assert_all_evaluated(trainer, judge, calls: list[int]) -> None:
 
 
 @pytest.mark.feature("evaluation")
-def test_evaluation_between_steps_keeps_all_rows(model_path, judge, tmp_path):
+def test_case_78_evaluation_between_steps_keeps_all_rows(model_path, judge, tmp_path):
     trainer = evaluate_with(
         model_path, judge, tmp_path, num_generations_eval=1, per_device_eval_batch_size=3, eval_on_start=True
     )
@@ -64,7 +64,7 @@ def test_case_78_evaluation_batches_that_split_a_group_are_refused(model_path, j
     assert judge.num_rows == []
 
 
-def test_evaluate_before_training_leaves_training_as_it_was(model_path, judge, tmp_path):
+def test_case_78_evaluate_before_training_leaves_training_as_it_was(model_path, judge, tmp_path):
     trainer = evaluate_with(
         model_path, judge, tmp_path, eval_strategy="no", per_device_eval_batch_size=4, num_generations_eval=1
     )

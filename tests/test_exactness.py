@@ -133,7 +133,7 @@ def assert_same_update(model_path, tmp_path, rule="max_variance", **arguments) -
 @pytest.mark.feature("every `loss_type`")
 @pytest.mark.parametrize("loss_type", LOSS_TYPES)
 @pytest.mark.parametrize("rule", ["max_variance", "random"])
-def test_n_greater_m_updates_as_grpo_does_on_the_kept_rows(loss_type, rule, model_path, tmp_path):
+def test_case_11_n_greater_m_updates_as_grpo_does_on_the_kept_rows(loss_type, rule, model_path, tmp_path):
     assert_same_update(model_path, tmp_path, rule, loss_type=loss_type)
 
 
@@ -204,7 +204,7 @@ class CountingPODS(PODSGRPOTrainer):
         return super()._generate_single_turn(prompt_ids, *args, **kwargs)
 
 
-def test_forward_passes_see_the_kept_rows_only(model_path, tmp_path):
+def test_case_66_forward_passes_see_the_kept_rows_only(model_path, tmp_path):
     rewarded = []
 
     def reward(completions, **kwargs):

@@ -29,7 +29,7 @@ def judge() -> Judge:
 
 
 @pytest.mark.feature("`num_iterations`, `steps_per_generation`")
-def test_micro_batches_and_iterations_train_the_same_kept_rows(model_path, judge, tmp_path):
+def test_case_09_micro_batches_and_iterations_train_the_same_kept_rows(model_path, judge, tmp_path):
     arguments = {"per_device_train_batch_size": 2, "steps_per_generation": 4, "num_iterations": 2, "max_steps": 8}
     trainer = make_trainer(model_path, judge, tmp_path, gradient_accumulation_steps=1, **arguments)
     trainer.train()
@@ -65,7 +65,7 @@ def test_a_new_adapter_trains_and_the_model_under_it_does_not(model_path, judge,
 
 
 @pytest.mark.feature("LoRA")
-def test_a_trained_adapter_is_its_own_reference(model_path, judge, tmp_path):
+def test_case_54_a_trained_adapter_is_its_own_reference(model_path, judge, tmp_path):
     model = get_peft_model(LlamaForCausalLM.from_pretrained(model_path), LORA)
     for name, parameter in model.named_parameters():
         if "lora_B" in name:  # as after training; they start at 0
@@ -148,7 +148,7 @@ def test_continuous_batching_generates_rollouts_in_order(model_path, judge, tmp_
 
 @pytest.mark.feature("iterable datasets")
 @pytest.mark.parametrize("num_workers", [0, 2])
-def test_an_iterable_dataset_gives_whole_groups_of_rollouts(num_workers, model_path, judge, tmp_path):
+def test_case_76_an_iterable_dataset_gives_whole_groups_of_rollouts(num_workers, model_path, judge, tmp_path):
     dataset = IterableDataset.from_generator(lambda: iter(tiny.make_dataset(6)))
     trainer = make_trainer(
         model_path, judge, tmp_path, train_dataset=dataset, dataloader_num_workers=num_workers, max_steps=3
@@ -160,7 +160,7 @@ def test_an_iterable_dataset_gives_whole_groups_of_rollouts(num_workers, model_p
 
 
 @pytest.mark.feature("data workers")
-def test_data_workers_give_whole_groups_of_rollouts(model_path, judge, tmp_path):
+def test_case_77_data_workers_give_whole_groups_of_rollouts(model_path, judge, tmp_path):
     trainer = make_trainer(model_path, judge, tmp_path, dataloader_num_workers=2, max_steps=3)
     trainer.train()
     numbers = [number for call in judge.calls for number in {number for number, _ in call}]

@@ -57,7 +57,7 @@ def train_with_images(vlm_path, column, output_dir, **arguments):
 
 @pytest.mark.feature("images")
 @pytest.mark.parametrize("column", ["images", "image"])
-def test_pixels_belong_to_the_kept_rows(column, vlm_path, tmp_path):
+def test_case_75_pixels_belong_to_the_kept_rows(column, vlm_path, tmp_path):
     trainer = train_with_images(vlm_path, column, tmp_path, max_steps=3)
 
     def own_pictures(row):

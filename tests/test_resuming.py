@@ -42,7 +42,7 @@ def logged(trainer):
 @pytest.mark.feature("resuming")
 @pytest.mark.parametrize("num_rollouts", [4, 8])
 @pytest.mark.parametrize(("steps_per_generation", "num_iterations", "accumulation"), SIZES)
-def test_resuming_at_any_step_is_bit_identical(
+def test_case_16_resuming_at_any_step_is_bit_identical(
     steps_per_generation, num_iterations, accumulation, num_rollouts, model_path, tmp_path
 ):
     arguments = {
@@ -60,6 +60,8 @@ def test_resuming_at_any_step_is_bit_identical(
         found = tiny.trained_parameters(resumed)
         assert all(torch.equal(found[name], expected[name]) for name in expected), step
         assert logged(resumed) == logged(whole), step
+        before = step // 2  # logged before, and not trained again: the seconds are those of then
+        assert resumed.state.log_history[:before] == whole.state.log_history[:before]
 
 
 @pytest.fixture

@@ -59,7 +59,7 @@ def assert_tool_mask_marks_what_the_tool_said(trainer) -> int:
 @pytest.mark.feature("tools")
 @ends_turns_at_any_stop_token
 @pytest.mark.parametrize("tool", [times_seven, times_seven_later])
-def test_tool_results_are_masked_in_the_rows_that_called(tool, tool_model_path, tmp_path):
+def test_case_73_tool_results_are_masked_in_the_rows_that_called(tool, tool_model_path, tmp_path):
     judge = Judge()
     trainer = train_with_tools(tool_model_path, judge, tmp_path, tool=tool.__name__, tools=[tool])
     assert assert_tool_mask_marks_what_the_tool_said(trainer) > 5
@@ -122,7 +122,7 @@ class Rollouts:
 
 
 @pytest.mark.feature("`rollout_func`")
-def test_rollout_func_fields_stay_with_their_rows(model_path, tmp_path):
+def test_case_72_rollout_func_fields_stay_with_their_rows(model_path, tmp_path):
     rollouts = Rollouts(tiny.make_tokenizer())
 
     def judge(row_id, source, completion_ids, target, prompts, **kwargs):

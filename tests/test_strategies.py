@@ -210,7 +210,7 @@ def test_among_equal_rewards_the_earliest_are_kept(rule, values, data):
 
 
 @pytest.mark.parametrize("rule", RULES)
-def test_all_equal_rewards_give_the_first_rollouts_or_a_draw(rule):
+def test_case_41_all_equal_rewards_give_the_first_rollouts_or_a_draw(rule):
     kept = apply(rule, torch.ones(2, 64), 16)
     if rule == "random":
         assert kept.tolist() != [list(range(16))] * 2

@@ -59,7 +59,7 @@ def test_no_config_gives_the_defaults(model_path, tmp_path, monkeypatch):
     assert (trainer.num_rollouts, trainer.num_generations) == (32, 8)
 
 
-def test_construction_leaves_the_user_s_sizes_as_they_are(model_path, tmp_path):
+def test_case_02_the_user_s_sizes_stay_as_they_are(model_path, tmp_path):
     arguments = {"num_rollouts": 10, "per_device_train_batch_size": 2, "gradient_accumulation_steps": 4}
     args = PODSGRPOConfig(**tiny.default_arguments(tmp_path, **arguments))
     before = dict(vars(args))
@@ -72,7 +72,7 @@ def test_construction_leaves_the_user_s_sizes_as_they_are(model_path, tmp_path):
 
 
 @pytest.mark.parametrize("iterable", [False, True])
-def test_every_prompt_comes_n_times_in_batches_of_p_prompts(iterable, model_path, tmp_path):
+def test_case_12_every_prompt_comes_n_times_in_batches_of_p_prompts(iterable, model_path, tmp_path):
     data = tiny.make_dataset(8)
     trainer = make_trainer(
         model_path,
@@ -95,7 +95,7 @@ def best_subset(rewards, num_kept):
     return max(subsets, key=lambda columns: rewards[list(columns)].double().var().item())
 
 
-def test_metrics_describe_all_rollouts_and_what_was_kept(model_path, tmp_path):
+def test_case_47_metrics_describe_all_rollouts_and_what_was_kept(model_path, tmp_path):
     seen = []
 
     def reward(completions, **kwargs):
@@ -127,7 +127,7 @@ def test_metrics_describe_all_rollouts_and_what_was_kept(model_path, tmp_path):
         assert sum(times) < 1.5 * log["step_time"]
 
 
-def test_frac_reward_zero_std_is_per_prompt_whatever_the_scaling(model_path, tmp_path):
+def test_case_37_frac_reward_zero_std_is_per_prompt_whatever_the_scaling(model_path, tmp_path):
     def half_constant(completions, target, **kwargs):
         return [1.0 if value % 2 else float(i) for i, value in enumerate(target)]
 

@@ -80,12 +80,12 @@ def test_forward_passes_see_the_kept_rows_only(run):
     assert run.num_rows == Rows([32] * NUM_STEPS, [8] * 2 * NUM_STEPS, [8] * NUM_STEPS)
 
 
-def test_the_engine_holds_the_rollouts_of_a_generation_batch(run):
+def test_case_60_the_engine_holds_the_rollouts_of_a_generation_batch(run):
     config = run.vllm_generation.llm.llm_engine.vllm_config.scheduler_config
     assert config.max_num_seqs == 2 * 16
 
 
-def test_generating_leaves_the_weights_as_they_were(run):
+def test_case_63_generating_leaves_the_weights_as_they_were(run):
     """But for rounding: LoRA is added to the base weights to be sent to the engine, and subtracted again."""
     assert len(run.moved) == NUM_STEPS
     largest = {name: max(moved[name] for moved in run.moved) for name in run.moved[0]}
@@ -95,7 +95,7 @@ def test_generating_leaves_the_weights_as_they_were(run):
     assert max(largest.values()) < 1e-7
 
 
-def test_the_engine_follows_the_weights(run):
+def test_case_63_the_engine_follows_the_weights(run):
     name = "model.layers.1.self_attn.o_proj.weight"
     before, expected = engine_weight(run, name).clone(), trained_weight(run, name)
     run.vllm_generation.sync_weights()
@@ -142,7 +142,7 @@ def test_structured_outputs_are_kept_like_any_other(vllm_model_path, tmp_path):
     assert_structured(vllm_model_path, tmp_path)
 
 
-def test_a_log_prob_that_the_engine_could_not_give_does_not_reach_the_loss(vllm_model_path, tmp_path, monkeypatch):
+def test_case_61_a_log_prob_that_the_engine_lacks_does_not_reach_the_loss(vllm_model_path, tmp_path, monkeypatch):
     generate = LLM.generate
 
     def without_first_log_prob(self, *args, **kwargs):

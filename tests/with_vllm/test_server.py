@@ -48,7 +48,7 @@ def test_each_prompt_is_asked_once_for_n_completions(num_rollouts, vllm_model_pa
     assert_aligned(trainer)
 
 
-def test_evaluation_asks_for_num_generations_eval_completions(vllm_model_path, tmp_path, server, updates):
+def test_case_59_training_asks_for_n_and_evaluation_for_its_own_number(vllm_model_path, tmp_path, server, updates):
     judge = Judge()
     trainer = make_server_trainer(
         vllm_model_path,
