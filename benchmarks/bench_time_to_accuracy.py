@@ -4,7 +4,7 @@ How much sooner PODS reaches what plain GRPO reaches, over regimes; writes bench
 Each regime is one `trl-pods compare`: GRPO with m, GRPO with n in accumulated micro-batches, and PODS, each with its
 own learning rate, chosen on other seeds. Run it from the repository; interrupted, it goes on where it was:
 
-    OMP_NUM_THREADS=1 python -m benchmarks.bench_time_to_accuracy --set headline --num_jobs 2
+    OMP_NUM_THREADS=1 python -m benchmarks.bench_time_to_accuracy --set map --num_jobs 2
 """
 
 import argparse

@@ -12,13 +12,13 @@ from matplotlib.figure import Figure
 
 from .environment import RESULTS
 
-SETS = ("headline", "starts", "hardly_taught", "noisy", "tasks", "vllm")
+SETS = ("map", "ratios", "hardly_taught", "noisy", "tasks", "vllm")
 
 
 def main() -> None:
     found = {name: values for path in SETS for name, values in read(path).items()}
     print(markdown(found))
-    draw(read("headline") | read("starts") | read("hardly_taught"))
+    draw(read("map") | read("hardly_taught"))
 
 
 def read(which: str) -> dict[str, Any]:
