@@ -6,6 +6,7 @@ Draws and prints what `bench_time_to_accuracy.py` has found: one row for each re
 
 import json
 import math
+import re
 from typing import Any
 
 from matplotlib.figure import Figure
@@ -58,13 +59,15 @@ def draw(found: dict[str, Any]) -> None:
     ratios = [[_ratio(cells.get((row, column))) for column in columns] for row in rows]
     figure = Figure(figsize=(1.7 * len(columns) + 1.6, 1.1 * len(rows) + 1.2), layout="constrained")
     ax = figure.subplots()
-    image = ax.imshow(ratios, cmap="RdYlBu", vmin=0, vmax=2, aspect="auto")
+    image = ax.imshow(ratios, cmap="RdYlBu", vmin=0, vmax=2, aspect="auto", alpha=0.6)
     for (row, column), pods in cells.items():
         low, high = (text(bound) for bound in pods["ratio_interval"]["seconds"])
-        label = f"{text(pods['ratio']['seconds'])}\n{low} to {high}"
+        label = f"{text(pods['ratio']['seconds'])}" + (f"\n{low} to {high}" if low != high else "")
         ax.text(columns.index(column), rows.index(row), label, ha="center", va="center", fontsize=9)
     ax.set_xticks(range(len(columns)), [f"m = {c[1:]}, n = {8 * int(c[1:])}" for c in columns])
-    ax.set_yticks(range(len(rows)), [row.replace("start", "starts at\n").replace("_", "\n") for row in rows])
+    ax.set_yticks(
+        range(len(rows)), [re.sub(r"start(\d+)", r"starts at\nabout \1 %", row).replace("_", "\n") for row in rows]
+    )
     ax.set_title("PODS sooner than the better GRPO by (time ratio, 95 %)", fontsize=10)
     figure.colorbar(image, ax=ax, shrink=0.8)
     figure.savefig(RESULTS / "time_to_accuracy_map.png", dpi=150)

@@ -96,7 +96,7 @@ SETS = {
     "hardly_taught": [Regime(_TASK, "hardly_taught", 4, 32)],
     "noisy": [Regime(_TASK, "at_5", 4, 32, reward="noisy")],
     "tasks": [Regime(task, "at_5", 4, 32) for task in ("palindrome_generation", "spell_backward")],
-    "rules": [Regime(_TASK, "at_5", 4, 32)],
+    "rules": [Regime(_TASK, "hardly_taught", 4, 32)],
     "sizes": [Regime(_TASK, "hardly_taught", m, ratio * m) for m in (2, 4, 8, 16) for ratio in (1, 2, 4, 8, 16)],
     "vllm": [Regime(_TASK, "at_5", 4, 32, engine="vllm")],
 }
