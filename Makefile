@@ -5,7 +5,7 @@ PIP := --quiet --disable-pip-version-check
 
 # The tests that train with all of TRL's features, for the oldest TRL that is supported.
 OLDEST := exactness distributed trainer trl_contract features rollouts environments multimodal evaluation \
-	reward_functions cases_rewards completions_table fsdp resuming
+	reward_functions cases_batches cases_rewards completions_table faults fsdp resuming
 
 .PHONY: quickstart test test-long test-oldest test-matrix test-vllm test-deepspeed lint docs check clean
 
@@ -15,11 +15,11 @@ quickstart: .venv/ready  ## Make a small model and train it with PODS (about a m
 test: .venv/ready  ## Run the tests
 	$(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder
 
-test-long: .venv/ready  ## Run the tests that take minutes: the CPU recipes, the notebook, ends of processes
+test-long: .venv/ready  ## Run the tests that take minutes: the CPU recipes, the notebook, kills, ends of processes
 	$(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder -m long
 
 test-oldest: .venv-oldest/ready  ## Run the tests that train on TRL 1.10.0
-	.venv-oldest/bin/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder $(OLDEST:%=tests/test_%.py)
+	.venv-oldest/bin/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder -m "" $(OLDEST:%=tests/test_%.py)
 
 test-matrix: test test-oldest  ## Run the tests on the newest and on the oldest TRL that is supported
 

@@ -94,7 +94,7 @@ def test_another_trl_is_refused_in_one_sentence(version):
 
 
 def test_another_trl_that_lacks_a_name_is_refused_alike():
-    lacking = "import trl.trainer.utils as utils; trl.__version__ = '1.9.2'; del utils.get_config_model_id"
+    lacking = "from trl.trainer import grpo_trainer, utils; trl.__version__ = '1.9.2'; del utils.get_config_model_id"
     done = commands.run_python("-c", f"import trl; {lacking}; from trl_pods import PODSGRPOTrainer")
     assert "ImportError: trl 1.9.2 is installed, but PODSGRPOTrainer supports trl>=1.10,<2" in done.stderr
 

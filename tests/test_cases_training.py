@@ -142,6 +142,7 @@ end_process_group()
 """
 
 
+@pytest.mark.long
 def test_case_45_what_one_process_alone_logs_blocks_no_other(model_path, tmp_path):
     script = tmp_path / "script.py"
     script.write_text(ONE_PROCESS_LOGS)

@@ -92,6 +92,7 @@ def test_progress_says_phase_step_reward_and_time_left(in_tmp, model_path):
     assert "Saved the model and the log" in done.stdout
 
 
+@pytest.mark.long
 def test_equal_numbers_train_as_trl_grpo_does(in_tmp, model_path):
     """The same recipe through TRL's own command: the same parameters, bit for bit."""
     path = recipe(in_tmp, model_path, bf16=False)
@@ -120,6 +121,7 @@ def test_several_processes_come_from_the_recipe_or_the_command_line(in_tmp, mode
     assert (in_tmp / "out" / "model.safetensors").exists()
 
 
+@pytest.mark.long
 def test_one_process_is_launched_once_and_sees_the_environment_of_the_recipe(in_tmp, model_path):
     path = recipe(in_tmp, model_path, env={"SET_BY_RECIPE": "no"}, mixed_precision="no")
     reward = "import os\n\nassert os.environ['SET_BY_RECIPE'] == 'no'\n"

@@ -274,6 +274,7 @@ def test_methods_train_what_they_say(compared):
     assert sizes == {"grpo": (num_prompts, 4, 4), "grpo_n": (num_prompts, 8, 8), "pods": (num_prompts, 8, 4)}
 
 
+@pytest.mark.long
 def test_finished_runs_are_not_repeated_and_missing_ones_are_trained(compared):
     folder, words, _ = compared
     first = json.loads((folder / "out" / "results.json").read_text())
@@ -398,6 +399,7 @@ def test_errors_are_said_in_a_line(compared):
     assert result.stderr.splitlines()[-1].startswith("trl-pods compare: error: `methods` has 'ppo'")
 
 
+@pytest.mark.long
 def test_failing_run_says_why_and_where(compared):
     folder, words, _ = compared
     (folder / "my_rewards.py").write_text(

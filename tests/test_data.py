@@ -174,6 +174,7 @@ def right_answer(task: str, entry: dict) -> str | None:
     return entry["metadata"][examples[task]] if task in examples else entry["answer"]
 
 
+@pytest.mark.long
 def test_tasks_that_differ_between_processes_are_known():
     """Python's hashes of text differ between processes; a task that depends on them must not be split by each alone."""
     program = (

@@ -11,6 +11,8 @@ import commands
 import pytest
 from sharded import DOWN_SAMPLED, EXACT, assert_n_equal_m_is_grpo, assert_trained_alike, load
 
+pytestmark = pytest.mark.long
+
 SHARDED = ["transformers", "accelerate"]
 
 

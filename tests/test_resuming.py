@@ -54,7 +54,7 @@ def test_case_16_resuming_at_any_step_is_bit_identical(
     whole = make_trainer(model_path, tmp_path, **arguments)
     whole.train()
     expected = tiny.trained_parameters(whole)
-    for step in (1, 3, 5, 7):
+    for step in (2, 5):
         resumed = make_trainer(model_path, tmp_path / "resumed", **arguments, save_strategy="no")
         resumed.train(resume_from_checkpoint=str(tmp_path / f"checkpoint-{step}"))
         found = tiny.trained_parameters(resumed)
@@ -179,6 +179,7 @@ def two_processes(model_path, tmp_path_factory):
     return folder
 
 
+@pytest.mark.long
 def test_two_processes_resume_at_any_step_bit_identically(two_processes):
     results = torch.load(two_processes / "results.pt")
     whole = results.pop("whole")
@@ -187,6 +188,7 @@ def test_two_processes_resume_at_any_step_bit_identically(two_processes):
         assert all(torch.equal(found[name], whole[name]) for name in whole), start
 
 
+@pytest.mark.long
 def test_another_number_of_processes_is_refused(two_processes, model_path):
     with pytest.raises(SetupError, match=r"`number of processes` 2 \(now 1\)"):
         resume(

@@ -51,6 +51,7 @@ def test_training_from_local_files_does_not_ask_for_the_network(model_path, tmp_
     assert "ASKED FOR" not in done.stderr
 
 
+@pytest.mark.long
 def test_a_name_of_the_hub_does(tmp_path, model_path):
     done = run_without_network(
         tmp_path, "grpo", "--config", commands.recipe(tmp_path, model_path), "--model_name_or_path", "some/model"

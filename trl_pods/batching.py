@@ -122,14 +122,16 @@ def explain_group_error(args: GRPOConfig, error: ValueError) -> ValueError:
         `ValueError`: The numbers involved and values that fit, or `error` itself if it is about something else.
     """
     batch, group = args.generation_batch_size, args.num_generations
+    if batch is None:  # refused before the batch is known
+        return error
     rows = args.per_device_train_batch_size * args.world_size
-    if batch is not None and batch % rows != 0:
+    if batch % rows != 0:
         return ValueError(
             f"`generation_batch_size` is {batch!r}, but it must be a whole number of micro-batches: "
             f"`per_device_train_batch_size` {args.per_device_train_batch_size} x {args.world_size} processes. Use a "
             f"multiple of {math.lcm(rows, group)}, which also holds whole groups of `num_generations` {group}."
         )
-    if batch is None or batch % group == 0:
+    if batch % group == 0:
         return error
     steps = group // math.gcd(rows, group)
     groups = [size for size in range(2, batch + 1) if batch % size == 0] or "none: the batch is too small"
