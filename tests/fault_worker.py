@@ -105,8 +105,11 @@ CASES = {
     "too_few_rollouts": {"rollout_func": rollouts(completion_ids=lambda values: values[:-1])},
     "empty_completion": {"rollout_func": rollouts(completion_ids=lambda values: [[], *values[1:]])},
     "no_completions": {"rollout_func": rollouts(completion_ids=lambda values: [])},
-    "short_logprobs": {"rollout_func": rollouts(logprobs=lambda values: [[-1.0], *values[1:]])},
-    "nan_logprobs": {"rollout_func": rollouts(logprobs=lambda values: [[math.nan] * 3, *values[1:]])},
+    "short_logprobs": {
+        "rollout_func": rollouts(logprobs=lambda values: [[-1.0], *values[1:]]),
+        "off_policy_mask_threshold": 1.0,
+    },
+    "unused_logprobs": {"rollout_func": rollouts(logprobs=lambda values: [[] for _ in values])},
     "full_disk": {"reward_funcs": only_on(0, limit_files), "log_completions": True},
 }
 

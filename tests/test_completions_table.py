@@ -8,6 +8,7 @@ import pytest
 import tiny
 import torch
 from recording import Judge, make_trainer, number_in
+from transformers import TrainerCallback
 
 
 def read_tables(output_dir) -> list[pd.DataFrame]:
@@ -140,3 +141,16 @@ def test_log_metric_is_averaged_over_all_rollouts(model_path, tmp_path):
     assert len(trainer.logged("longest")) == 2 and all(math.isfinite(value) for value in trainer.logged("longest"))
     means = [sum(call.values()) / 16 for call in judge.calls]
     assert trainer.logged("reward") == pytest.approx(means)
+
+
+def test_an_error_of_a_logger_is_not_taken_for_a_lost_table(model_path, tmp_path):
+    class FullLogger(TrainerCallback):
+        def on_log(self, args, state, control, logs, **kwargs):
+            if "train_runtime" in logs:
+                raise OSError("no room for the logger")
+
+    trainer = make_trainer(model_path, Judge(), tmp_path, log_completions=True)
+    trainer.add_callback(FullLogger())
+    with pytest.raises(OSError, match="no room for the logger"):
+        trainer.train()
+    assert [table["step"][0] for table in read_tables(tmp_path)] == [1, 2]

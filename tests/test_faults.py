@@ -22,7 +22,7 @@ STOPS = {
     "no_completions": (1, "SetupError: `rollout_func` returned 0 of 'completion_ids' for 8 prompts", 0),
     "short_logprobs": (1, "SetupError: `rollout_func` returned 1 log-probabilities for the 3 tokens", 0),
 }
-SURVIVED = ["no_numbers", "rule_raises_elsewhere", "nan_logprobs", "full_disk"]
+SURVIVED = ["no_numbers", "rule_raises_elsewhere", "unused_logprobs", "full_disk"]
 
 
 @pytest.fixture(scope="module")

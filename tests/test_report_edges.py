@@ -109,6 +109,12 @@ def test_means_are_weighted_by_the_steps_of_an_entry():
     assert math.isnan(log.mean(log.values("no_such_metric")))
 
 
+def test_an_entry_without_reward_is_averaged_in_by_its_steps():
+    log = RunLog([{"step": 3, "reward": 1.0, "pods/time/generate": 0.2}, {"step": 4, "pods/time/generate": 0.0}])
+    assert (log.steps, log.spans, log.values("reward")) == ([4], [4], [1.0])
+    assert log.values("pods/time/generate") == [pytest.approx(0.15)]
+
+
 def test_a_coarse_log_averages_values_and_keeps_the_time():
     entries = [{"step": i, "reward": float(i), "pods/train_seconds": 2.0 * i} for i in range(1, 8)]
     log = RunLog([*entries, {"step": 7, "eval_reward": 1.0}])

@@ -23,6 +23,10 @@ def test_indices_come_back_ascending():
     assert run(lambda rewards, num_kept: torch.tensor([[3, 0], [1, 2]])).tolist() == [[0, 3], [1, 2]]
 
 
+def test_indices_lie_row_by_row_in_memory_as_other_processes_read_them():
+    assert run(lambda rewards, num_kept: torch.tensor([[0, 1], [2, 3]]).T).is_contiguous()
+
+
 def test_a_strategy_gets_only_what_it_names_or_all():
     seen = {}
 

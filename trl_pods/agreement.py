@@ -3,9 +3,11 @@ Processes that stop together: what one of them meets is raised on all, so that n
 
 Processes meet in collectives, such as the gathering of rewards. One that raises before it gets there leaves the others
 waiting until a timeout, or with an error of the connection that does not say why. So what each does by itself between
-two collectives, of which user code is the most, runs in [`stopping_together`].
+two collectives, of which user code is the most, runs in [`stopping_together`]. Code that itself meets the others must
+not fail on one process alone before it has.
 """
 
+import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -14,6 +16,8 @@ from accelerate import PartialState
 from accelerate.utils import gather, gather_object
 
 from .errors import SetupError
+
+logger = logging.getLogger(__name__)
 
 
 @contextmanager
@@ -47,6 +51,8 @@ def raise_on_all(error: Exception | None) -> None:
         SetupError or RuntimeError: See [`stopping_together`].
     """
     state = PartialState()
+    if error is not None and state.num_processes > 1:  # told at once, in case another process is not to be reached
+        logger.error(f"Process {state.process_index} raised {type(error).__name__}: {error}")
     if state.num_processes > 1 and gather(torch.tensor([int(error is not None)], device=state.device)).any():
         said = None if error is None else (isinstance(error, SetupError), f"{type(error).__name__}: {error}")
         # The first of those that failed; one that failed itself raises its own, with its traceback.

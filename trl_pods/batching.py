@@ -166,7 +166,8 @@ def describe_batch(args: GRPOConfig, train_dataset: Any = None) -> str:
         f"{steps:g} optimizer steps."
     )
     if isinstance(train_dataset, Dataset):
-        line += f" An epoch: {math.ceil(len(train_dataset) // num_prompts * steps)} optimizer steps."
+        micro_batches = len(train_dataset) // num_prompts * args.steps_per_generation * args.num_iterations
+        line += f" An epoch: {-(-micro_batches // args.gradient_accumulation_steps)} optimizer steps."
     return line
 
 

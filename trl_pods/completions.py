@@ -1,8 +1,9 @@
 """The completions table: TRL's columns for all n rollouts of each prompt, where TRL has logged the kept ones."""
 
 import logging
+import traceback
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -85,8 +86,7 @@ def surviving_lost_table(trainer: Any) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        metrics = trainer._metrics["train" if trainer.model.training else "eval"]
-        if not trainer.log_completions or metrics:  # the parent forgets them once they are logged, before the table
+        if not any(frame.name == "to_parquet" for frame in traceback.extract_tb(error.__traceback__)):
             raise
         step = trainer.state.global_step
         table = Path(trainer.args.output_dir) / "completions" / f"completions_{step:05d}.parquet"
@@ -94,5 +94,5 @@ def surviving_lost_table(trainer: Any) -> Iterator[None]:
             f"The completions table of step {step} is lost, and training goes on: {error!r}. Make room for "
             f"{str(table)!r}."
         )
-        if table.is_file():
+        with suppress(OSError):
             table.unlink()  # what there is of it cannot be read

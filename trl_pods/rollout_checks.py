@@ -2,6 +2,7 @@
 
 import functools
 from collections.abc import Callable, Mapping
+from contextlib import nullcontext
 from typing import Any
 
 from .agreement import stopping_together
@@ -24,15 +25,18 @@ def checked_rollouts(rollout_func: Callable) -> Callable:
 
     @functools.wraps(rollout_func, updated=())
     def call(prompts: list, trainer: Any) -> Any:
-        with stopping_together():
+        # With vLLM it may generate together with other processes, and must not get out of step with them.
+        with nullcontext() if trainer.use_vllm else stopping_together():
             rollouts = rollout_func(prompts, trainer)
-            check_rollouts(rollouts, len(prompts))
+        with stopping_together():
+            uses_logprobs = trainer.use_vllm or trainer.args.off_policy_mask_threshold is not None
+            check_rollouts(rollouts, len(prompts), uses_logprobs=uses_logprobs)
         return rollouts
 
     return call
 
 
-def check_rollouts(rollouts: Any, num_prompts: int) -> None:
+def check_rollouts(rollouts: Any, num_prompts: int, *, uses_logprobs: bool = True) -> None:
     """
     Check what a `rollout_func` returned.
 
@@ -42,6 +46,8 @@ def check_rollouts(rollouts: Any, num_prompts: int) -> None:
             be `None` in place of all. What else it has is left to TRL.
         num_prompts (`int`):
             Prompts that it was given, n of each in training.
+        uses_logprobs (`bool`, *optional*, defaults to `True`):
+            Whether the training uses the log-probabilities, so that there must be one for each token.
 
     Raises:
         SetupError: A key is missing, a list has another length, a completion has no token, or not one log-probability
@@ -78,7 +84,7 @@ def check_rollouts(rollouts: Any, num_prompts: int) -> None:
             raise SetupError(
                 f"`rollout_func` returned completion {i} without a token. Return at least the one that ends it."
             )
-        logprobs = rollouts["logprobs"]
+        logprobs = rollouts["logprobs"] if uses_logprobs else None
         if logprobs is not None and len(logprobs[i]) != len(tokens):
             raise SetupError(
                 f"`rollout_func` returned {len(logprobs[i])} log-probabilities for the {len(tokens)} tokens of "

@@ -144,7 +144,7 @@ def select(
     except Exception as error:
         raise RuntimeError(f"The down-sampling strategy {name!r} raised {error!r}.") from error
     _check(name, kept, rewards.shape, num_kept)
-    return kept.sort(dim=1).values
+    return kept.sort(dim=1).values.contiguous()  # of a transposed one, another process would read other rows
 
 
 def seeded_generator(*parts: int) -> torch.Generator:

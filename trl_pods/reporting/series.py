@@ -39,13 +39,14 @@ class RunLog:
                 groups.append([entry])
             elif groups and any(key.startswith("pods/time/") for key in entry):
                 groups[-1].append(entry)
-        self.training = [_merged(group) if len(group) > 1 else group[0] for group in groups]
+        spans = iter(_spans([int(entry["step"]) for group in groups for entry in group]))
+        self.training = [_merged(group, [next(spans) for _ in group]) for group in groups]
         self.evaluations: dict[str, list[dict[str, Any]]] = {}
         for entry in entries:
             if "eval_reward" in entry:
                 self.evaluations.setdefault(_dataset_name(entry), []).append(entry)
         self.steps = [int(entry["step"]) for entry in self.training]
-        self.spans = [max(step - before, 1) for before, step in pairwise([0, *self.steps])]
+        self.spans = _spans(self.steps)
 
     def values(self, key: str) -> list[float]:
         """
@@ -84,9 +85,7 @@ class RunLog:
         Returns:
             `float`: The mean, each number weighted by the steps that it stands for. NaN where there is none.
         """
-        known = [(value, span) for value, span in zip(values, self.spans, strict=True) if math.isfinite(value)]
-        steps = sum(span for _, span in known)
-        return sum(value * span for value, span in known) / steps if steps else math.nan
+        return _mean(values, self.spans)
 
     def phases(self) -> dict[str, list[float]]:
         """
@@ -133,8 +132,8 @@ class RunLog:
             [`RunLog`]: The same run with at most so many entries of training, and all its evaluations.
         """
         size = self.entries_per_point(most)
-        groups = [self.training[i : i + size] for i in range(0, len(self.training), size)]
-        log = RunLog([_merged(group) for group in groups])
+        parts = [slice(i, i + size) for i in range(0, len(self.training), size)]
+        log = RunLog([_merged(self.training[part], self.spans[part]) for part in parts])
         log.evaluations = self.evaluations
         return log
 
@@ -172,9 +171,22 @@ def _dataset_name(entry: dict[str, Any]) -> str:
     return next((name[1] for name in names if name), "")
 
 
-def _merged(group: list[dict[str, Any]]) -> dict[str, Any]:
-    """One entry with the means of several."""
+def _spans(steps: list[int]) -> list[int]:
+    """How many steps each entry stands for."""
+    return [max(step - before, 1) for before, step in pairwise([0, *steps])]
+
+
+def _merged(group: list[dict[str, Any]], spans: list[int]) -> dict[str, Any]:
+    """One entry with the means of several, each weighted by the steps that it stands for."""
+    if len(group) == 1:
+        return group[0]
     keys = dict.fromkeys(key for entry in group for key in entry)
-    known = {key: [x for x in (as_number(entry.get(key)) for entry in group) if math.isfinite(x)] for key in keys}
-    means = {key: sum(values) / len(values) if values else math.nan for key, values in known.items()}
+    means = {key: _mean([as_number(entry.get(key)) for entry in group], spans) for key in keys}
     return means | {key: group[-1][key] for key in LAST_OF_GROUP if key in group[-1]}
+
+
+def _mean(values: Sequence[float], spans: Sequence[int]) -> float:
+    """Mean of the numbers, each weighted by its steps; NaN where there is none."""
+    known = [(value, span) for value, span in zip(values, spans, strict=True) if math.isfinite(value)]
+    steps = sum(span for _, span in known)
+    return sum(value * span for value, span in known) / steps if steps else math.nan

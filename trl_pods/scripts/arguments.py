@@ -9,9 +9,11 @@ import difflib
 import json
 import os
 import re
+import traceback
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, NamedTuple, NoReturn, get_type_hints
 
 import torch
@@ -241,17 +243,24 @@ def explained(recipe: Recipe, *more: type[Exception]) -> Iterator[None]:
         recipe ([`Recipe`]):
             Recipe whose options the errors may be about.
         *more (`type[Exception]`):
-            Kinds of exceptions to turn, beside `ValueError`, `NotImplementedError`, `ImportError`, `OSError` and
-            those of datasets.
+            Kinds of exceptions to turn, beside `ValueError`, `ImportError`, `OSError` and those of datasets,
+            and `NotImplementedError` of TRL.
     """
     try:
         yield
     except SetupError:
         raise
     except (ValueError, NotImplementedError, ImportError, OSError, DatasetsError, *more) as error:
+        if isinstance(error, NotImplementedError) and not _is_of_trl(error):
+            raise
         message = str(error) or repr(error)
         blamed = _named_option(message, recipe)
         raise SetupError(f"{recipe.where(blamed)}: {message}" if blamed else message) from error
+
+
+def _is_of_trl(error: Exception) -> bool:
+    """Whether TRL raised it, which does so for options that do not go together."""
+    return "trl" in Path(traceback.extract_tb(error.__traceback__)[-1].filename).parts
 
 
 def _named_option(message: str, recipe: Recipe) -> str | None:

@@ -11,7 +11,6 @@ from pathlib import Path
 from subprocess import CalledProcessError
 
 import torch
-from accelerate import PartialState
 from accelerate.commands.config.config_args import default_config_file, load_config_from_file
 from accelerate.commands.launch import launch_command, launch_command_parser
 from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
@@ -175,18 +174,15 @@ def planned_world_size(num_processes: int) -> Iterator[None]:
 
 def end_process_group() -> None:
     """
-    End what connects the processes, if anything does, at the end of a script, when its trainer is out of reach.
+    End what connects the processes, if gloo does, at the end of a script, when its trainer is out of reach.
 
     Threads of gloo may still hold the tensors of their last operation, whose release needs Python's lock. Where the
-    interpreter ends first, PyTorch aborts the process after all its work (PyTorch issue 190489). So all processes end
-    them together while it lives.
+    interpreter ends first, PyTorch aborts the process after all its work (PyTorch issue 190489). So they are ended
+    while it lives. The processes do not wait for each other: the first may take long to send the model to the hub.
     """
-    if not torch.distributed.is_initialized():
-        return
-    gc.collect()  # trainers hold themselves in cycles, and the group with them
-    state = PartialState()
-    state.wait_for_everyone()
-    state.destroy_process_group()
+    if torch.distributed.is_initialized() and torch.distributed.get_backend() == "gloo":
+        gc.collect()  # trainers hold themselves in cycles, and the group with them
+        torch.distributed.destroy_process_group()
 
 
 @functools.cache
