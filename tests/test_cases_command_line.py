@@ -61,6 +61,7 @@ def test_case_82_hyphens_do_as_on_the_command_line(tmp_path):
     assert parse(write_recipe(tmp_path, "use-cpu: true\nlearning-rate: 2e-6\n")).training.learning_rate == 2e-6
 
 
+@pytest.mark.long
 def test_case_82_the_module_run_by_itself_is_as_strict(in_tmp, model_path):
     path = recipe(in_tmp, model_path, lerning_rate=1.0)
     done = run_python("-m", "trl_pods.scripts.grpo", "--config", path, cwd=in_tmp)

@@ -110,6 +110,7 @@ def test_equal_numbers_train_as_trl_grpo_does(in_tmp, model_path):
     assert any(not trained[name].equal(start[name]) for name in start)
 
 
+@pytest.mark.long
 def test_several_processes_come_from_the_recipe_or_the_command_line(in_tmp, model_path):
     """Two processes on half the batch each do one generation batch of the same size."""
     path = recipe(in_tmp, model_path, num_processes=3, per_device_train_batch_size=4, main_process_port=0)

@@ -97,7 +97,7 @@ def check(options: dict, model_path: str, folder: Path) -> None:
 FUZZ = settings(deadline=None, database=None, suppress_health_check=list(HealthCheck), phases=[Phase.generate])
 
 
-@settings(FUZZ, max_examples=25, derandomize=True)
+@settings(FUZZ, max_examples=15, derandomize=True)
 @given(SETTINGS)
 def test_batch_settings_train_or_are_refused_with_values_that_work(model_path, folder, options):
     check(options, model_path, folder)

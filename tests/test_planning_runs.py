@@ -221,6 +221,7 @@ def test_the_command_prints_the_plan_and_writes_numbers_and_picture(three_runs, 
     assert (three_runs[0] / "plan.png").read_bytes().startswith(b"\x89PNG")
 
 
+@pytest.mark.long
 def test_a_recipe_is_measured_and_planned(in_tmp, model_path):
     path = recipe(in_tmp, model_path, steps_per_generation=2, gradient_accumulation_steps=2)
     grid = ["--rollouts", "4", "--kept", "2", "4", "--plan_steps", "3"]

@@ -164,6 +164,7 @@ def test_the_time_left_is_right_from_the_first_step_after_a_resume(model_path, t
     assert seconds_left(model_path, tmp_path, max_steps=6, eval_strategy="no", resume=True) == [20, 10, 0]
 
 
+@pytest.mark.long
 def test_a_notebook_shows_one_output_that_is_updated(model_path, tmp_path):
     code = f"""
 import sys

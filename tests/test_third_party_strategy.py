@@ -76,6 +76,7 @@ def test_it_keeps_the_contract_and_trains_by_name(environment, model_path, tmp_p
     assert done.returncode == 0, done.stderr
 
 
+@pytest.mark.long
 def test_it_trains_from_a_recipe(environment, model_path, tmp_path):
     rule = {"down_sampling": "every_other", "down_sampling_kwargs": {"first": 1}}
     recipe = commands.recipe(tmp_path, model_path, **rule)

@@ -157,6 +157,7 @@ def test_a_run_whose_time_is_over_is_not_trained_further(model_path, tmp_path):
         trainer.train(resume_from_checkpoint=True)
 
 
+@pytest.mark.long
 def test_processes_with_different_clocks_act_at_the_same_steps(model_path, tmp_path):
     worker = Path(__file__).with_name("wall_clock_worker.py")
     commands.torchrun(worker, model_path, tmp_path)
