@@ -104,7 +104,7 @@ def test_batch_settings_train_or_are_refused_with_values_that_work(model_path, f
 
 
 @pytest.mark.long
-@settings(FUZZ, max_examples=400)
+@settings(FUZZ, max_examples=150)
 @given(SETTINGS)
 def test_many_batch_settings_train_or_are_refused_with_values_that_work(model_path, folder, options):
     check(options, model_path, folder)
