@@ -21,7 +21,7 @@ from datasets import Dataset
 
 from trl_pods import PODSGRPOConfig, PODSGRPOTrainer
 
-from .environment import report, save_model
+from .environment import ON_CPU, report, save_model
 
 BY_ROLLOUTS = [(4, n) for n in (64, 256, 1024, 4096)]
 BY_PROMPTS = [(P, 16) for P in (4, 16, 64, 256)]
@@ -53,10 +53,7 @@ def measure(sizes: tuple[int, int]) -> dict[str, float]:
                 max_steps=2,
                 logging_steps=1,
                 save_strategy="no",
-                report_to="none",
-                disable_tqdm=True,
-                use_cpu=True,
-                bf16=False,
+                **ON_CPU,
             ),
             train_dataset=Dataset.from_dict({"prompt": [f"w{i % 250}" for i in range(num_prompts)]}),
         )

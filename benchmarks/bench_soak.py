@@ -19,7 +19,7 @@ from transformers import TrainerCallback
 
 from trl_pods import PODSGRPOConfig, PODSGRPOTrainer
 
-from .environment import report, save_model
+from .environment import ON_CPU, report, save_model
 
 TENTHS = 10
 
@@ -68,10 +68,7 @@ def main() -> None:
                 log_completions=True,
                 num_completions_to_print=0,
                 learning_rate=1e-5,
-                report_to="none",
-                disable_tqdm=True,
-                use_cpu=True,
-                bf16=False,
+                **ON_CPU,
             ),
             train_dataset=Dataset.from_dict({"prompt": [f"w{i} w{i + 1}" for i in range(64)]}),
             callbacks=[watch],

@@ -120,10 +120,7 @@ def share_of_a_step(num_steps):
                 max_steps=num_steps,
                 logging_steps=1,
                 save_strategy="no",
-                report_to="none",
-                disable_tqdm=True,
-                use_cpu=True,
-                bf16=False,
+                **environment.ON_CPU,
             ),
             train_dataset=Dataset.from_dict({"prompt": [f"w{i} w{i + 1}" for i in range(200)]}),
         )

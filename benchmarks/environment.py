@@ -16,6 +16,9 @@ from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
 RESULTS = Path(__file__).parent / "results"
 
+# Arguments of every training that is measured: on the CPU, in full precision, and telling nobody.
+ON_CPU = {"report_to": "none", "disable_tqdm": True, "use_cpu": True, "bf16": False}
+
 
 def describe() -> dict[str, Any]:
     """Command, commit, versions and hardware of this run."""

@@ -99,6 +99,12 @@ def default_arguments(output_dir, **overrides) -> dict:
     return arguments | overrides
 
 
+def without_seconds(history: list[dict]) -> list[dict]:
+    """What was logged but seconds, and the loss, of which transformers forgets the steps since the last log."""
+    untold = ("loss", "grad_norm", "step_time", "train_", "pods/time")
+    return [{key: value for key, value in log.items() if not key.startswith(untold)} for log in history]
+
+
 def trained_parameters(trainer) -> dict[str, torch.Tensor]:
     """A copy of the parameters that the trainer updates."""
     named = trainer.accelerator.unwrap_model(trainer.model).named_parameters()

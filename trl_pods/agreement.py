@@ -50,17 +50,21 @@ def raise_on_all(error: Exception | None) -> None:
         Exception: `error`.
         SetupError or RuntimeError: See [`stopping_together`].
     """
-    state = PartialState()
-    if error is not None and state.num_processes > 1:  # told at once, in case another process is not to be reached
-        logger.error(f"Process {state.process_index} raised {type(error).__name__}: {error}")
-    if state.num_processes > 1 and gather(torch.tensor([int(error is not None)], device=state.device)).any():
-        said = None if error is None else (isinstance(error, SetupError), f"{type(error).__name__}: {error}")
-        # The first of those that failed; one that failed itself raises its own, with its traceback.
-        process, (is_setup, message) = next(
-            (i, found) for i, found in enumerate(gather_object([said])) if found is not None
-        )
-        if error is None:
-            kind = SetupError if is_setup else RuntimeError
-            raise kind(f"All processes stop, because process {process} raised {message}")
+    met = error if PartialState().num_processes == 1 else _first_of_all(error)
+    if met is not None:
+        raise met
+
+
+def _first_of_all(error: Exception | None) -> Exception | None:
+    """This process's own error, with its traceback, or else one that tells of the first process that has met one."""
+    state, said = PartialState(), None
     if error is not None:
-        raise error
+        message = f"process {state.process_index} raised {type(error).__name__}: {error}"
+        logger.error(f"This {message}")  # at once, in case another process is not to be reached
+        said = (isinstance(error, SetupError), message)
+    if not gather(torch.tensor([int(error is not None)], device=state.device)).any():
+        return None
+    is_setup, message = next(found for found in gather_object([said]) if found is not None)
+    if error is not None:
+        return error
+    return (SetupError if is_setup else RuntimeError)(f"All processes stop, because {message}")

@@ -79,12 +79,12 @@ def check_rollouts(rollouts: Any, num_prompts: int, *, uses_logprobs: bool = Tru
                 f"`rollout_func` returned {found} of {key!r} for {num_prompts} prompts. Return one for each prompt, in "
                 "their order."
             )
+    logprobs = rollouts["logprobs"] if uses_logprobs else None
     for i, tokens in enumerate(rollouts["completion_ids"]):
         if len(tokens) == 0:
             raise SetupError(
                 f"`rollout_func` returned completion {i} without a token. Return at least the one that ends it."
             )
-        logprobs = rollouts["logprobs"] if uses_logprobs else None
         if logprobs is not None and len(logprobs[i]) != len(tokens):
             raise SetupError(
                 f"`rollout_func` returned {len(logprobs[i])} log-probabilities for the {len(tokens)} tokens of "
