@@ -26,7 +26,7 @@ def describe() -> dict[str, Any]:
     commit = subprocess.run([*git, "rev-parse", "--short", "HEAD"], capture_output=True, text=True).stdout.strip()
     changed = subprocess.run([*git, "status", "--porcelain", "trl_pods"], capture_output=True, text=True).stdout
     return {
-        "command": " ".join(["python", os.path.relpath(sys.argv[0], Path(__file__).parents[1]), *sys.argv[1:]]),
+        "command": " ".join(["python", *_program(), *sys.argv[1:]]),
         "commit": commit + ("+changes" if changed.strip() else ""),
         "versions": {
             "python": platform.python_version(),
@@ -41,6 +41,13 @@ def describe() -> dict[str, Any]:
             "gpu": torch.cuda.get_device_name() if torch.cuda.is_available() else None,
         },
     }
+
+
+def _program() -> list[str]:
+    """What Python was told to run: a module, or a file by its path from the repository."""
+    if module := getattr(sys.modules["__main__"], "__spec__", None):
+        return ["-m", module.name]
+    return [os.path.relpath(sys.argv[0], Path(__file__).parents[1])]
 
 
 def report(name: str, result: dict[str, Any]) -> None:

@@ -93,10 +93,11 @@ _TASK = "rotate_matrix"
 SETS = {
     "map": [Regime(_TASK, start, m, 8 * m) for start in ("at_5", "at_40", "at_90") for m in (16, 8, 4, 2)],
     "ratios": [Regime(_TASK, "at_5", m, ratio * m) for m in (4, 16) for ratio in (2, 4, 16)],
+    "again": [Regime(_TASK, start, 4, 32) for start in ("at_5", "at_40", "at_90")],
     "hardly_taught": [Regime(_TASK, "hardly_taught", 4, 32)],
     "noisy": [Regime(_TASK, "at_5", 4, 32, reward="noisy")],
     "tasks": [Regime(task, "at_5", 4, 32) for task in ("palindrome_generation", "spell_backward")],
-    "rules": [Regime(_TASK, "hardly_taught", 4, 32)],
+    "rules": [Regime(_TASK, "at_5", 4, 32)],
     "sizes": [Regime(_TASK, "hardly_taught", m, ratio * m) for m in (2, 4, 8, 16) for ratio in (1, 2, 4, 8, 16)],
     "vllm": [Regime(_TASK, "at_5", 4, 32, engine="vllm")],
 }
