@@ -17,6 +17,8 @@ from recording import (
 )
 from transformers import LlamaForCausalLM
 
+from trl_pods.repeated_hooks import HOOK
+
 LORA = LoraConfig(r=4, lora_alpha=8, target_modules="all-linear", lora_dropout=0.0)
 
 
@@ -26,6 +28,21 @@ def judge() -> Judge:
 
 
 # Models and losses
+
+
+@pytest.mark.parametrize("adapter", [None, LORA])
+def test_activation_checkpointing_does_not_leave_more_hooks_after_more_steps(adapter, model_path, judge, tmp_path):
+    arguments = {"eval_dataset": tiny.make_dataset(4), "eval_strategy": "epoch", "peft_config": adapter}
+    left = []
+    for num_steps in (1, 6):
+        trainer = make_trainer(model_path, judge, tmp_path, max_steps=num_steps, **arguments)
+        trainer.train()
+        trainer.evaluate()
+        assert trainer.model.is_gradient_checkpointing
+        hooks = trainer.model.get_input_embeddings()._forward_hooks
+        left.append([hook.__name__ for hook in hooks.values()])
+    assert left[0] == left[1]
+    assert set(left[1]) == {HOOK}
 
 
 @pytest.mark.feature("`num_iterations`, `steps_per_generation`")

@@ -34,6 +34,7 @@ from .learning_signal import LearningSignal
 from .model_card import PAPER, complete_model_card
 from .phases import PhaseClock, StepClockCallback
 from .registry import get_strategy
+from .repeated_hooks import drop_repeated_hooks
 from .resuming import load_state, save_state
 from .reward_checks import checked_rewards
 from .rollout_checks import checked_rollouts
@@ -187,6 +188,7 @@ class PODSGRPOTrainer(GRPOTrainer):
     # A generation batch: generate, score and select within `_generate`, then go on with the kept rows.
 
     def _generate_and_score_completions(self, inputs: list[dict[str, Any]]) -> dict[str, Any]:
+        drop_repeated_hooks(self.model)
         if not self.model.training:
             return super()._generate_and_score_completions(inputs)
         with self._measure("prepare"):
