@@ -4,15 +4,16 @@ How time and memory grow with the rollouts, up to 4,096 for each of 256 prompts.
     OMP_NUM_THREADS=1 python -m benchmarks.bench_scale
 
 A `rollout_func` makes two tokens for each rollout, so that what is left is the work on rows: TRL's and ours. Of each
-prompt 2 rollouts are trained. Each size runs in a process of its own: seconds of the second of two steps, seconds of
-selecting in it, and the memory that the training added at its peak. Growth is given as the exponent between the two
-largest sizes of a column: 1 is linear, 2 would be quadratic.
+prompt 2 rollouts are trained. Each size runs in a process of its own: seconds of a step and of selecting in it, medians
+of all steps but the first, and the memory that the training added at its peak. Growth is given as the exponent between
+the two largest sizes of a column: 1 is linear, 2 would be quadratic.
 """
 
 import math
 import multiprocessing
 import random
 import resource
+import statistics
 import tempfile
 from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
@@ -26,6 +27,7 @@ from .environment import ON_CPU, report, save_model
 BY_ROLLOUTS = [(4, n) for n in (64, 256, 1024, 4096)]
 BY_PROMPTS = [(P, 16) for P in (4, 16, 64, 256)]
 LARGEST = (256, 4096)
+NUM_STEPS = 6
 
 
 def rollouts(prompts, trainer):
@@ -38,7 +40,7 @@ def rollouts(prompts, trainer):
 
 
 def measure(sizes: tuple[int, int]) -> dict[str, float]:
-    """Seconds and megabytes of two steps."""
+    """Seconds of a step, and megabytes."""
     num_prompts, num_rollouts = sizes
     with tempfile.TemporaryDirectory() as folder:
         trainer = PODSGRPOTrainer(
@@ -50,7 +52,7 @@ def measure(sizes: tuple[int, int]) -> dict[str, float]:
                 num_rollouts=num_rollouts,
                 num_generations=2,
                 per_device_train_batch_size=2 * num_prompts,
-                max_steps=2,
+                max_steps=NUM_STEPS,
                 logging_steps=1,
                 save_strategy="no",
                 **ON_CPU,
@@ -60,12 +62,12 @@ def measure(sizes: tuple[int, int]) -> dict[str, float]:
         before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
         trainer.train()
         after = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    last = [log for log in trainer.state.log_history if "reward" in log][-1]
+    steps = [log for log in trainer.state.log_history if "reward" in log][1:]
     return {
         "prompts": num_prompts,
         "rollouts": num_rollouts,
-        "step_seconds": round(last["step_time"], 3),
-        "select_seconds": round(last["pods/time/select"], 4),
+        "step_seconds": round(statistics.median(log["step_time"] for log in steps), 3),
+        "select_seconds": round(statistics.median(log["pods/time/select"] for log in steps), 4),
         "peak_megabytes": round((after - before) / 1024, 1),
     }
 
