@@ -18,7 +18,7 @@ SETS = ("map", "ratios", "hardly_taught", "noisy", "tasks", "vllm")
 
 def main() -> None:
     found = {name: values for path in SETS for name, values in read(path).items()}
-    print(markdown(found))
+    print(markdown(found), repeated(read("map"), read("again")), rules(read("rules")), sep="\n\n")
     draw(read("map") | read("hardly_taught"))
 
 
@@ -44,6 +44,34 @@ def markdown(found: dict[str, Any]) -> str:
             f"{values['targets']['seconds']:.1%} | {text(pods['ratio']['seconds'])} | {low} to {high} | "
             f"{text(pods['ratio']['steps'])} |"
         )
+    return "\n".join(lines)
+
+
+def repeated(first: dict[str, Any], again: dict[str, Any]) -> str:
+    """A table of the regimes that were run twice with the same command and seeds."""
+    lines = ["| regime | PODS sooner by | 95 % | again | within |", "| --- | --- | --- | --- | --- |"]
+    for name, values in again.items():
+        pods = first[name]["methods"]["pods"]
+        low, high = pods["ratio_interval"]["seconds"]
+        ratio = values["methods"]["pods"]["ratio"]["seconds"]
+        is_within = low <= (math.inf if ratio is None else ratio) <= (math.inf if high is None else high)
+        lines.append(
+            f"| {name} | {text(pods['ratio']['seconds'])} | {text(low)} to {text(high)} | {text(ratio)} | "
+            f"{'yes' if is_within else 'no'} |"
+        )
+    return "\n".join(lines)
+
+
+def rules(found: dict[str, Any]) -> str:
+    """A table of rules side by side, the best at the end first."""
+    lines = ["| method | at the end (standard deviation) | sooner by | 95 % |", "| --- | --- | --- | --- |"]
+    for values in found.values():
+        for name, method in sorted(values["methods"].items(), key=lambda item: -item[1]["final_accuracy"]):
+            end = f"{method['final_accuracy']:.1%} ({method['final_accuracy_std']:.1%})"
+            low, high = (text(bound) for bound in method["ratio_interval"]["seconds"])
+            is_rule = name.startswith("pods")
+            sooner = (text(method["ratio"]["seconds"]), f"{low} to {high}") if is_rule else ("", "")
+            lines.append(f"| `{name}` | {end} | {' | '.join(sooner)} |")
     return "\n".join(lines)
 
 

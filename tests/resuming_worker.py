@@ -1,9 +1,11 @@
 """
 Run under torchrun by test_resuming.py: trains with checkpoints, resumes from some, and writes the parameters of each.
+In the end, one process damages its part of a checkpoint, and each writes how resuming from it was refused.
 
     python -m torch.distributed.run --nproc_per_node 2 tests/resuming_worker.py MODEL_PATH OUTPUT_DIR
 """
 
+import os
 import sys
 from pathlib import Path
 
@@ -11,7 +13,10 @@ import tiny
 import torch
 
 from trl_pods import PODSGRPOConfig, PODSGRPOTrainer
+from trl_pods.resuming import state_path
 from trl_pods.scripts.launch import end_process_group
+
+RANK = int(os.environ["RANK"])
 
 # One group straddles the processes; a generation batch lasts three optimizer steps.
 ARGUMENTS = {
@@ -45,6 +50,19 @@ def main(model_path: str, output_dir: str) -> None:
         results[f"from {step}"] = train(model_path, folder / "resumed", "no", checkpoint)
     if results["whole"].accelerator.process_index == 0:
         torch.save({name: tiny.trained_parameters(trainer) for name, trainer in results.items()}, folder / "results.pt")
+    (folder / f"refused.{RANK}.txt").write_text(refusal(model_path, folder))
+
+
+def refusal(model_path: str, folder: Path) -> str:
+    """What this process is told when the other's part of a checkpoint is damaged."""
+    checkpoint = folder / "run" / "checkpoint-5"
+    if RANK == 1:
+        state_path(checkpoint, RANK).write_bytes(b"{")
+    try:
+        train(model_path, folder / "resumed", "no", str(checkpoint))
+    except Exception as error:
+        return f"{type(error).__name__}: {error}"
+    return "It was not refused."
 
 
 if __name__ == "__main__":

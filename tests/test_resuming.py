@@ -192,3 +192,11 @@ def test_another_number_of_processes_is_refused(two_processes, model_path):
             per_device_train_batch_size=4,
             steps_per_generation=3,
         )
+
+
+@pytest.mark.long
+def test_both_processes_are_told_that_the_part_of_one_is_damaged(two_processes):
+    first, second = ((two_processes / f"refused.{rank}.txt").read_text() for rank in range(2))
+    assert second.startswith("SetupError: ")
+    assert "pods_state_1.safetensors' is damaged" in second
+    assert first == f"SetupError: All processes stop, because process 1 raised {second}"

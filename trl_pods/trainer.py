@@ -141,13 +141,15 @@ class PODSGRPOTrainer(GRPOTrainer):
 
     def _save_checkpoint(self, model, trial) -> None:
         if not self.args.save_only_model:
-            save_state(self, checkpoint_folder(self._get_output_dir(trial=trial), self.state.global_step))
+            with stopping_together():
+                save_state(self, checkpoint_folder(self._get_output_dir(trial=trial), self.state.global_step))
         super()._save_checkpoint(model, trial)
 
     def _load_optimizer_and_scheduler(self, checkpoint) -> None:
         super()._load_optimizer_and_scheduler(checkpoint)
         if checkpoint is not None:
-            load_state(self, checkpoint)
+            with stopping_together():
+                load_state(self, checkpoint)
 
     def create_model_card(self, model_name: str | None = None, *args, **kwargs) -> None:
         model_name = model_name or Path(self.args.hub_model_id or self.args.output_dir).name
