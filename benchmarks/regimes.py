@@ -81,7 +81,7 @@ class Regime:
             "num_generations_eval": NUM_EVAL_SAMPLES,
         }
         if self.engine == "vllm":
-            options |= {"use_vllm": True, "vllm_mode": "colocate", "vllm_max_model_length": 128}
+            options |= {"use_vllm": True, "vllm_mode": "colocate", "vllm_max_model_length": 32}  # its positions
         rewards = {"exact": ["is_right"], "noisy": ["is_right", "noisy_reward"]}[self.reward]
         weights = {"exact": ["1"], "noisy": ["0", "1"]}[self.reward]  # what is exact tells the accuracy all the same
         words = [word for name, value in options.items() for word in (f"--{name}", str(value))]
