@@ -114,7 +114,12 @@ CASES = {
         "rollout_func": rollouts(logprobs=lambda values: [[math.nan] * 3, *values[1:]]),
         "off_policy_mask_threshold": 1.0,
     },
-    "full_disk_for_checkpoints": {"reward_funcs": only_on(1, limit_files), "save_strategy": "steps", "save_steps": 1},
+    "full_disk_for_checkpoints": {
+        "reward_funcs": only_on(1, limit_files),
+        "steps_per_generation": 2,  # the generation batch is saved with the checkpoint
+        "save_strategy": "steps",
+        "save_steps": 1,
+    },
     "full_disk": {"reward_funcs": only_on(0, limit_files), "log_completions": True},
 }
 

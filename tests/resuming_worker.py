@@ -36,7 +36,7 @@ def train(model_path: str, output_dir: Path, save_strategy: str, checkpoint: str
         model=model_path,
         reward_funcs=tiny.distinct_characters,
         args=PODSGRPOConfig(**tiny.default_arguments(output_dir, save_strategy=save_strategy, **ARGUMENTS)),
-        train_dataset=tiny.make_dataset(),
+        train_dataset=tiny.make_dataset(4),  # one generation batch per epoch
     )
     trainer.train(resume_from_checkpoint=checkpoint)
     return trainer

@@ -9,12 +9,14 @@ from pathlib import Path
 import pytest
 import yaml
 from commands import recipe, run, run_python, write_recipe
+from datasets import Dataset
 from safetensors.torch import load_file
 
 from trl_pods import cli, list_strategies
 from trl_pods.errors import SetupError
 from trl_pods.scripts import grpo
 from trl_pods.scripts.arguments import RecipeParser
+from trl_pods.scripts.dry_run import _describe_data
 
 ROOT = Path(__file__).parents[1]
 
@@ -183,7 +185,7 @@ def test_an_error_in_several_processes_is_said_once(in_tmp, model_path):
 
 def test_case_17_resuming_finds_the_last_complete_checkpoint_or_says_that_there_is_none(in_tmp, model_path, caplog):
     path = recipe(in_tmp, model_path, save_strategy="steps", save_steps=1)
-    with pytest.raises(ValueError, match=r"recipe.yaml:\d+: .*holds no checkpoint"):
+    with pytest.raises(ValueError, match=r"recipe.yaml:\d+: .*holds no complete checkpoint"):
         grpo.run(["--config", recipe(in_tmp, model_path, resume_from_checkpoint=True)])
     with pytest.raises(ValueError, match="`resume_from_checkpoint` means 'elsewhere', which is no folder"):
         grpo.run(["--config", path, "--resume_from_checkpoint", "elsewhere"])
@@ -203,6 +205,12 @@ def test_a_dry_run_says_what_would_be_trained_and_trains_nothing(in_tmp, model_p
     for part in ("rewards distinct", "4 of 8 rollouts", "2 prompts, 16 rollouts sampled", "16 train", "nothing was"):
         assert part in words
     assert not (in_tmp / "out").exists()
+
+
+def test_a_dry_run_shows_prompts_that_are_lists_of_blocks():
+    blocks = [{"type": "image", "text": None}, {"type": "text", "text": "How many\ndogs?"}]
+    data = {"train": Dataset.from_list([{"prompt": [{"role": "user", "content": blocks}]}])}
+    assert _describe_data(data) == "1 train; the first prompt ends: <image> How many dogs?"
 
 
 def test_the_recipe_is_not_blamed_for_what_the_command_line_sets(in_tmp, model_path):
@@ -282,6 +290,13 @@ def test_a_wrong_recipe_is_refused_with_its_line(in_tmp, model_path, overrides, 
 def test_a_file_that_is_no_recipe_is_refused(tmp_path, text, message):
     with pytest.raises(ValueError, match=message):
         grpo.run(["--config", str(write_recipe(tmp_path, text))])
+
+
+def test_errors_of_a_recipe_are_said_in_the_order_of_its_lines(tmp_path):
+    path = tmp_path / "a:b.yaml"
+    path.write_text("max_steps: many\n" + 8 * "\n" + "lerning_rate: 1\n")
+    with pytest.raises(SetupError, match=r"^.*a:b.yaml:1: `max_steps` .*\n.*a:b.yaml:10: .*`lerning_rate`"):
+        RecipeParser().parse(["--config", str(path)])
 
 
 @pytest.mark.parametrize(

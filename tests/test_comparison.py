@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 
 from trl_pods import PODSGRPOConfig
-from trl_pods.comparison import costs
+from trl_pods.comparison import costs, pictures, summary
 from trl_pods.comparison.curves import Curve, area, mean_curve, read_curve, time_to
 from trl_pods.comparison.methods import Method, make_method
 from trl_pods.comparison.outcome import choose_rates, compare, tuning_results
@@ -26,6 +26,9 @@ from trl_pods.phases import PHASES
 from trl_pods.runs.log import read_log
 from trl_pods.runs.record import RunRecord
 from trl_pods.scripts import compare as script
+from trl_pods.scripts.arguments import RecipeParser
+
+ROOT = Path(__file__).parents[1]
 
 
 def line(slope, highest=1.0, seconds_per_step=0.5, budget=10.0):
@@ -312,13 +315,98 @@ def test_a_folder_of_another_text_of_the_recipe_is_refused(compared, monkeypatch
     assert "or of another text of the recipe" in said
 
 
-def test_run_that_was_interrupted_after_training_is_finished_from_its_checkpoint(tmp_path):
-    run = Run(Method("pods", "PODS", 8, 4, ()), 1e-3, 0, tmp_path / "run")
-    logs = [{"step": 1, "pods/train_seconds": 1.0}, {"step": 2, "pods/train_seconds": 2.5}]
+def run_in(folder):
+    return Run(Method("pods", "PODS", 8, 4, ()), 1e-3, 0, folder)
+
+
+@pytest.mark.parametrize("cut", [None, "", '{"log_hist'])
+@pytest.mark.parametrize(("logged", "clock"), [(2.5, 2.5), (1.9, 2.1)])  # saving takes time, too
+def test_run_that_was_interrupted_after_training_is_finished_from_its_checkpoint(tmp_path, logged, clock, cut):
+    run = run_in(tmp_path / "run")
+    logs = [{"step": 1, "pods/train_seconds": 1.0}, {"step": 2, "pods/train_seconds": logged}]
+    kept = {"WallClockCallback": {"args": {"max_seconds": 2.0}, "attributes": {"seconds": clock, "checked_at": logged}}}
     (run.folder / "checkpoint-2").mkdir(parents=True)
-    (run.folder / "checkpoint-2" / "trainer_state.json").write_text(json.dumps({"log_history": logs}))
+    state = {"log_history": logs, "stateful_callbacks": kept}
+    (run.folder / "checkpoint-2" / "trainer_state.json").write_text(json.dumps(state))
+    if cut is not None:  # by a kill or a full disk while the last log was written
+        (run.folder / "trainer_state.json").write_text(cut)
+    assert not run.is_finished
     train([run], Job([], "", max_seconds=2.0))
     assert run.is_finished and read_log(run.folder) == logs and not (run.folder / "checkpoint-2").exists()
+
+
+@pytest.mark.parametrize("content", ["", '{"argum'])
+def test_a_folder_whose_command_is_cut_off_is_refused(tmp_path, content):
+    run = run_in(tmp_path)
+    (tmp_path / "command.json").write_text(content)
+    with pytest.raises(SetupError, match=r"holds a run of another command .* remove the folder"):
+        train([run], Job([], "", max_seconds=2.0))
+
+
+def test_what_cannot_be_written_is_said(tmp_path):
+    (tmp_path / "file").touch()
+    with pytest.raises(SetupError, match=r"file/run/command.json' cannot be written: .* name another `--output_dir`"):
+        train([run_in(tmp_path / "file" / "run")], Job([], "", max_seconds=2.0))
+    for name in ("results.json", "accuracy.png"):
+        (tmp_path / name).mkdir()
+    with pytest.raises(SetupError, match=r"results.json' cannot be written"):
+        summary.write(tmp_path / "results.json", {})
+    panel = pictures.Panel("measured", "seconds", {"GRPO": [line(0.1)]}, 0.5)
+    with pytest.raises(SetupError, match=r"accuracy.png' cannot be written"):
+        pictures.draw(tmp_path / "accuracy.png", "recipe", [panel])
+
+
+# A training that launches another process, as accelerate does: in its own group, or as torchrun does.
+LAUNCHER = """
+import signal, subprocess, sys
+from pathlib import Path
+
+def main(command, prog):
+    launched = subprocess.Popen(["sleep", "300"], start_new_session=command == ["torchrun"])
+    if command == ["torchrun"]:
+        signal.signal(signal.SIGTERM, lambda *_: (launched.terminate(), sys.exit(1)))
+    Path("launched").touch()
+    launched.wait()
+"""
+PARENT = """
+import sys
+from pathlib import Path
+from trl_pods.comparison import children
+
+children._MODULE = "launcher"
+start = children.start
+children.start = lambda command: start(command, Path(sys.argv[1]))
+children.run([sys.argv[2]])
+"""
+
+
+@pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGKILL])
+@pytest.mark.parametrize("launcher", ["accelerate", "torchrun"])
+def test_what_a_training_launches_ends_with_its_parent(tmp_path, launcher, how):
+    (tmp_path / "launcher.py").write_text(LAUNCHER)
+    name = str(tmp_path).strip("/")
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    command = [sys.executable, "-c", PARENT, str(tmp_path / "output.txt"), launcher]
+    parent = subprocess.Popen(command, cwd=tmp_path, env=environment, preexec_fn=_heed_sigint, stderr=subprocess.PIPE)
+    wait_until((tmp_path / "launched").exists)
+    assert len(set(_processes_of(name))) == 2
+    parent.send_signal(how)
+    parent.communicate(timeout=60)
+    wait_until(lambda: not _processes_of(name))
+
+
+def wait_until(is_true):
+    deadline = time.monotonic() + 60
+    while not is_true() and time.monotonic() < deadline:
+        time.sleep(0.1)
+    assert is_true()
+
+
+def test_seeds_are_compared_as_numbers(in_tmp, model_path):
+    path = commands.recipe(in_tmp, model_path)
+    parsed = RecipeParser().parse(["--config", path, "--max_seconds", "2", "--eval_seconds", "1"])
+    seeds = ["--seeds", "1000000", "1000001", "--tuning_seeds", "10000000", "10000001"]
+    script._check(script._parser("compare").parse_args(["--config", path, *seeds]), parsed)
 
 
 @pytest.mark.long

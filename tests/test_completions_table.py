@@ -143,6 +143,19 @@ def test_log_metric_is_averaged_over_all_rollouts(model_path, tmp_path):
     assert trainer.logged("reward") == pytest.approx(means)
 
 
+def test_a_column_of_numbers_and_text_costs_the_table_and_not_the_run(model_path, tmp_path, caplog):
+    def judge(completions, log_extra, **kwargs):
+        log_extra("note", ["text", *range(len(completions) - 1)])
+        return [float(len(completion)) for completion in completions]
+
+    trainer = make_trainer(model_path, judge, tmp_path, log_completions=True)
+    trainer.train()
+    assert trainer.state.global_step == 2
+    assert "The completions table of step 1 is lost" in caplog.text
+    assert "'note'" in caplog.text or "column note" in caplog.text
+    assert not list(tmp_path.glob("completions/*.parquet"))
+
+
 def test_an_error_of_a_logger_is_not_taken_for_a_lost_table(model_path, tmp_path):
     class FullLogger(TrainerCallback):
         def on_log(self, args, state, control, logs, **kwargs):

@@ -9,12 +9,13 @@ from commands import recipe, run_python
 from planning_runs import COST, half_right, log_entry, write_run, write_table
 
 from trl_pods import cli, phases
+from trl_pods.comparison import children
 from trl_pods.errors import SetupError
 from trl_pods.planning import plan_runs
 from trl_pods.planning.cost import CostModel, read_timing
 from trl_pods.planning.measured import find_rewards, read_runs
 from trl_pods.planning.pass_rates import BetaPassRates, SeenRewards
-from trl_pods.planning.trials import corners, options
+from trl_pods.planning.trials import corners, measure, options
 from trl_pods.runs.record import RunRecord
 from trl_pods.scripts.arguments import RecipeParser
 from trl_pods.scripts.plan import run as run_plan
@@ -108,6 +109,14 @@ def test_tables_of_evaluations_are_left_out(tmp_path):
     assert found.mean == pytest.approx(0.5, abs=0.1)
 
 
+@pytest.mark.parametrize("length", [0, 100])
+def test_a_table_that_is_half_written_is_passed_over(three_runs, length, caplog):
+    table = three_runs[0] / "completions" / "completions_00006.parquet"
+    table.write_bytes(table.read_bytes()[:length])
+    plan_runs(three_runs)
+    assert "completions_00006.parquet cannot be read, so it is passed over" in caplog.text
+
+
 def test_rare_other_rewards_are_rounded_and_frequent_ones_resampled(tmp_path):
     def rewards(share):
         def at(step):
@@ -177,6 +186,7 @@ def test_runs_that_say_too_little_are_refused(tmp_path, run_of, message):
     [
         ([], "nothing to plan from"),
         (["no_such_run"], "pods_run.json"),
+        (["{run}/pods_run.json"], "holds no pods_run.json (Not a directory)"),
         (["no_such_run", "--what", "1"], "no option '--what'"),
         (["no_such_run", "--plan_steps", "1"], "Use 2 or more"),
         (["{run}", "--kept", "1", "2"], "at least 2"),
@@ -265,3 +275,25 @@ def test_a_folder_that_no_plan_made_is_kept(in_tmp, model_path):
     (in_tmp / "out" / "plan" / "8_2").mkdir(parents=True)
     with pytest.raises(SetupError, match="in the way"):
         run_plan(["--config", recipe(in_tmp, model_path), "--rollouts", "8", "--kept", "2"])
+
+
+def test_a_run_that_ended_too_soon_to_be_known_is_replaced(in_tmp, model_path, monkeypatch):
+    run = in_tmp / "plan" / "8_2"
+
+    def end_early(command):
+        assert not run.exists()
+        (run / "runs").mkdir(parents=True)
+        return 1
+
+    monkeypatch.setattr(children, "run", end_early)
+    parsed = RecipeParser().parse(["--config", recipe(in_tmp, model_path)])
+    for _ in range(2):
+        with pytest.raises(SetupError, match=r"n = 8, m = 2 failed"):
+            measure(parsed, [], [(8, 2)], 3, run.parent)
+
+
+def test_a_folder_that_cannot_be_made_is_said(in_tmp, model_path):
+    parsed = RecipeParser().parse(["--config", recipe(in_tmp, model_path)])
+    (in_tmp / "file").touch()
+    with pytest.raises(SetupError, match=r"`output_dir`: .*file.*Name another folder"):
+        measure(parsed, [], [(8, 2)], 3, in_tmp / "file" / "plan")

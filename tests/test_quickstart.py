@@ -69,6 +69,25 @@ def test_it_does_not_remove_what_it_has_not_made(tmp_path):
     assert (tmp_path / "data" / "mine.csv").read_text() == "x"
 
 
+def test_data_and_a_model_that_are_cut_off_do_not_count_as_made(tmp_path, monkeypatch):
+    def end_early(folder, *args, **kwargs):
+        folder.mkdir(exist_ok=True)
+        (folder / "train.jsonl").touch()
+        raise KeyboardInterrupt
+
+    for name in ("make_start_model", "_write_data"):
+        monkeypatch.setattr(quickstart, name, end_early)
+    model, data = tmp_path / "start", tmp_path / "data"
+    with pytest.raises(KeyboardInterrupt):
+        quickstart.prepare(str(model), str(data))
+    assert not list(tmp_path.iterdir())
+    data.mkdir()
+    (data / "train.jsonl").touch()
+    with pytest.raises(KeyboardInterrupt):
+        quickstart.prepare(str(model), str(data))
+    assert list(tmp_path.iterdir()) == [data]
+
+
 @pytest.mark.usefixtures("output")
 def test_the_recipe_trains_on_what_the_quickstart_made(folder):
     recipe = ROOT / "recipes" / "quickstart.yaml"

@@ -4,6 +4,7 @@ import json
 from pathlib import Path
 
 import commands
+import pandas
 import pytest
 import tiny
 import torch
@@ -18,14 +19,14 @@ from trl_pods.runs.checkpoints import last_complete_checkpoint
 SIZES = [(1, 1, 1), (4, 1, 1), (2, 2, 1), (3, 2, 2), (1, 1, 2)]
 
 
-def make_trainer(model_path, output_dir, **overrides):
+def make_trainer(model_path, output_dir, num_prompts=16, **overrides):
     arguments = {"num_rollouts": 8, "per_device_train_batch_size": 4, "max_steps": 8, "save_steps": 1}
     arguments |= {"save_strategy": "steps", "logging_steps": 2, "beta": 0.1}
     return PODSGRPOTrainer(
         model=model_path,
         reward_funcs=tiny.distinct_characters,
         args=PODSGRPOConfig(**tiny.default_arguments(output_dir, **arguments | overrides)),
-        train_dataset=tiny.make_dataset(),
+        train_dataset=tiny.make_dataset(num_prompts),
     )
 
 
@@ -41,6 +42,7 @@ def test_case_16_resuming_at_any_step_is_bit_identical(
     steps, steps_per_generation, num_iterations, accumulation, num_rollouts, model_path, tmp_path
 ):
     arguments = {
+        "num_prompts": 5,  # so few that most trainings begin a second epoch
         "num_rollouts": num_rollouts,
         "steps_per_generation": steps_per_generation,
         "num_iterations": num_iterations,
@@ -110,6 +112,12 @@ def test_other_sizes_are_refused(overrides, message, model_path, checkpoint):
         resume(model_path, checkpoint, **overrides)
 
 
+def test_a_missing_part_of_several_is_named(model_path, checkpoint):
+    state_path(checkpoint, 0).rename(state_path(checkpoint, 1))
+    with pytest.raises(SetupError, match=r"pods_state_0.safetensors' is missing, beside 1 of other processes"):
+        resume(model_path, checkpoint)
+
+
 def test_checkpoint_without_state_goes_on_with_a_new_generation_batch_and_says_so(model_path, checkpoint, caplog):
     state_path(checkpoint, 0).unlink()
     assert resume(model_path, checkpoint).state.global_step == 3
@@ -139,8 +147,47 @@ def test_true_resumes_from_the_last_checkpoint_that_is_complete(model_path, tmp_
 
 
 def test_true_without_a_checkpoint_is_an_error(model_path, tmp_path):
-    with pytest.raises(ValueError, match="No valid checkpoint found"):
-        make_trainer(model_path, tmp_path).train(resume_from_checkpoint=True)
+    trainer = make_trainer(model_path, tmp_path)
+    with pytest.raises(ValueError, match="holds no complete checkpoint"):
+        trainer.train(resume_from_checkpoint=True)
+    (tmp_path / "checkpoint-1").mkdir()
+    (tmp_path / "checkpoint-1" / "trainer_state.json").write_text("{")
+    with pytest.raises(ValueError, match="holds no complete checkpoint"):
+        trainer.train(resume_from_checkpoint=True)
+
+
+def test_a_checkpoint_that_is_written_anew_is_not_complete_before_its_end(model_path, tmp_path, monkeypatch):
+    make_trainer(model_path, tmp_path, max_steps=3).train()
+
+    def full(*args, **kwargs):
+        raise OSError("no space left")
+
+    trainer = make_trainer(model_path, tmp_path, max_steps=3)
+    monkeypatch.setattr(trainer, "save_model", full)
+    with pytest.raises(OSError, match="no space left"):
+        trainer.train(resume_from_checkpoint=str(tmp_path / "checkpoint-2"))
+    assert last_complete_checkpoint(tmp_path) == str(tmp_path / "checkpoint-2")
+
+
+def test_adaptive_entropy_goes_on_where_its_file_was_not_yet_written(model_path, tmp_path):
+    arguments = {"use_adaptive_entropy": True, "entropy_target": 10.0, "max_steps": 4}
+    whole = make_trainer(model_path, tmp_path, **arguments)
+    whole.train()
+    (tmp_path / "checkpoint-2" / "entropy_ctrl_state.json").unlink(missing_ok=True)
+    resumed = make_trainer(model_path, tmp_path / "resumed", **arguments)
+    resumed.train(resume_from_checkpoint=str(tmp_path / "checkpoint-2"))
+    assert resumed.entropy_coef == whole.entropy_coef != whole.args.entropy_coef
+    assert logged(resumed) == logged(whole)
+
+
+def test_a_run_resumed_within_a_generation_batch_leaves_its_completions_table_as_it_was(model_path, tmp_path):
+    arguments = {"steps_per_generation": 2, "logging_steps": 1, "log_completions": True, "max_steps": 4}
+    make_trainer(model_path, tmp_path, **arguments).train()
+    tables = {path: pandas.read_parquet(path) for path in sorted((tmp_path / "completions").iterdir())}
+    make_trainer(model_path, tmp_path, **arguments).train(resume_from_checkpoint=str(tmp_path / "checkpoint-1"))
+    assert len(tables) == 4
+    for path, table in tables.items():
+        pandas.testing.assert_frame_equal(pandas.read_parquet(path), table)
 
 
 def test_warnings_go_on_counting(model_path, tmp_path, caplog):

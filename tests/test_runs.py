@@ -65,6 +65,14 @@ def test_log_is_that_of_the_last_checkpoint_where_training_did_not_end(run):
     assert [entry["step"] for entry in read_log(run) if "loss" in entry] == [1, 2]
 
 
+def test_log_that_is_cut_off_gives_way_to_that_of_the_last_checkpoint(tmp_path, caplog):
+    (tmp_path / "checkpoint-2").mkdir()
+    (tmp_path / "checkpoint-2" / "trainer_state.json").write_text('{"log_history": [{"step": 2}]}')
+    (tmp_path / "trainer_state.json").write_text('{"log_history": [{"step": 2}, {"st')
+    assert read_log(tmp_path) == [{"step": 2}]
+    assert "trainer_state.json cannot be read, so the log of the last checkpoint counts" in caplog.text
+
+
 @pytest.mark.parametrize("text", ["", "[]", "{"])
 def test_log_that_cannot_be_read_is_refused(tmp_path, text):
     (tmp_path / "trainer_state.json").write_text(text)

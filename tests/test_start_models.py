@@ -95,6 +95,19 @@ def test_it_is_made_once_and_for_one_task(tmp_path):
     start_models.prepare(str(folder), "gcd")
 
 
+def test_what_is_cut_off_does_not_count_as_made(tmp_path, monkeypatch):
+    def end_early(folder, *args, **kwargs):
+        folder.mkdir(exist_ok=True)
+        (folder / "config.json").touch()
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(start_models, "make_start_model", end_early)
+    for _ in range(2):
+        with pytest.raises(KeyboardInterrupt):
+            start_models.prepare(str(tmp_path / "start"), "chain_sum", SETTINGS)
+        assert not list(tmp_path.iterdir())
+
+
 @pytest.mark.usefixtures("quick")
 def test_held_out_problems_are_not_taught(tmp_path, monkeypatch):
     loaded = {}

@@ -74,25 +74,48 @@ def check_columns(columns: dict[str, list], num_rows: int) -> None:
 @contextmanager
 def surviving_lost_table(trainer: Any) -> Iterator[None]:
     """
-    Go on where the completions table of a step cannot be written, as on a full disk, with a warning.
+    Go on where the completions table of a step cannot be written, with a warning.
+
+    The disk may be full, or a column may hold values that do not go together, such as numbers and text. Only the main
+    process writes the table, so the others would wait for one that raised.
 
     Args:
         trainer ([`~trl.GRPOTrainer`]):
             Trainer that logs inside the `with` block.
 
     Raises:
-        OSError: Something else than the table could not be written.
+        Exception: Something else than the table could not be written.
     """
     try:
         yield
-    except OSError as error:
+    except Exception as error:
         if not any(frame.name == "to_parquet" for frame in traceback.extract_tb(error.__traceback__)):
             raise
         step = trainer.state.global_step
         table = Path(trainer.args.output_dir) / "completions" / f"completions_{step:05d}.parquet"
         logger.warning(
             f"The completions table of step {step} is lost, and training goes on: {error!r}. Make room for "
-            f"{str(table)!r}."
+            f"{str(table)!r}, and give each column values of one type."
         )
         with suppress(OSError):
             table.unlink()  # what there is of it cannot be read
+
+
+@contextmanager
+def without_empty_table(trainer: Any) -> Iterator[None]:
+    """
+    Write no completions table where there is nothing to put in it.
+
+    A run that was resumed within a generation batch goes on with the rollouts that the checkpoint holds, whose texts
+    are in the table of the run that was stopped.
+
+    Args:
+        trainer ([`~trl.GRPOTrainer`]):
+            Trainer that logs inside the `with` block.
+    """
+    log_completions = trainer.log_completions
+    trainer.log_completions = log_completions and bool(trainer._logs["prompt"])
+    try:
+        yield
+    finally:
+        trainer.log_completions = log_completions

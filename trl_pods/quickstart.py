@@ -23,7 +23,7 @@ from rich.console import Console
 
 from .errors import SetupError
 from .scripts import grpo
-from .start_models import Problem, make_start_model, sample_answers, shuffled
+from .start_models import Problem, made_whole, make_start_model, sample_answers, shuffled
 
 TASK = {"name": "spell_backward", "min_word_len": 3, "max_word_len": 5, "size": 8000}
 NUM_HELD_OUT = 256
@@ -127,10 +127,12 @@ def prepare(model_path: str, data_path: str, seed: int = 0) -> None:
             Seed of both.
     """
     if not Path(data_path).exists():
-        _write_data(Path(data_path), seed)
+        with made_whole(Path(data_path)) as draft:
+            _write_data(draft, seed)
     if not Path(model_path).exists():
         problems = [Problem(**row) for row in _read(Path(data_path) / "train.jsonl")]
-        make_start_model(Path(model_path), problems, shuffled, seed=seed, lowercase=True)
+        with made_whole(Path(model_path)) as draft:
+            make_start_model(draft, problems, shuffled, seed=seed, lowercase=True)
 
 
 def spelled_backward(completions: list[str], answer: list[str], **kwargs: Any) -> list[float]:
@@ -188,7 +190,6 @@ def _write_data(folder: Path, seed: int) -> None:
             # "dog" and "god" are one problem here, so that neither is held out while the other is trained on.
             words.setdefault(min(word, word[::-1]), {"prompt": entry["question"] + "\n", "answer": word[::-1]})
     problems = list(words.values())
-    folder.mkdir(parents=True)
     for name, rows in (("test", problems[:NUM_HELD_OUT]), ("train", problems[NUM_HELD_OUT:])):
         (folder / f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
 

@@ -2,10 +2,11 @@
 Resuming exactly, at any step: what TRL's checkpoints leave out, saved beside them.
 
 TRL saves neither its count of micro-batches nor the generation batch that is being trained on, so a run that resumes
-within a generation batch samples another one and goes on in other steps than the run that was not stopped. Here each
+within a generation batch samples another one and goes on in other steps than the run that was not stopped. Nor does it
+save which order of the prompts an epoch has, so a run that resumes in a later epoch gets that of the first. Here each
 process writes a file of its own into the checkpoint: tensors as safetensors, all else as JSON in its header, so that
-nothing is unpickled when it is read. It is written before the log of the checkpoint, `trainer_state.json`; so a
-checkpoint that has the latter is complete.
+nothing is unpickled when it is read. It is written before the log of the checkpoint, `trainer_state.json`, and after an
+older log there is removed; so a checkpoint that has a log is complete. The orders of past epochs are drawn again.
 """
 
 import json
@@ -17,12 +18,15 @@ from typing import Any
 import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
+from torch.utils.data import Sampler
 
 from .errors import SetupError
+from .runs.checkpoints import STATE
 
 logger = logging.getLogger(__name__)
 
 VERSION = 1  # of what a file holds
+ENTROPY_CONTROL = ("entropy_coef", "_last_world_entropy")  # which TRL saves too, but after the log
 
 
 def state_path(checkpoint: Path | str, process_index: int | str) -> Path:
@@ -59,10 +63,13 @@ def save_state(trainer: Any, checkpoint: Path | str) -> None:
         "sizes": _sizes(trainer),
         "metrics": trainer._metrics["train"],
         "learning_signal": trainer._learning_signal.state(),
+        "entropy_control": {name: getattr(trainer, name) for name in ENTROPY_CONTROL},
         "buffered": buffered,
     }
     path = state_path(checkpoint, trainer.accelerator.process_index)
     path.parent.mkdir(parents=True, exist_ok=True)
+    if trainer.accelerator.is_main_process:
+        (path.parent / STATE).unlink(missing_ok=True)  # of an earlier run that came to this step
     draft = path.with_suffix(".draft")
     save_file(tensors, draft, metadata={"state": json.dumps(state)})
     os.replace(draft, path)
@@ -94,8 +101,9 @@ def load_state(trainer: Any, checkpoint: Path | str) -> None:
         return
     if not path.exists():
         raise SetupError(
-            f"The checkpoint {str(checkpoint)!r} was saved by {len(others)} processes, and "
-            f"{trainer.accelerator.num_processes} are to go on. Use as many, or start anew."
+            f"{str(path)!r} is missing, beside {len(others)} of other processes, and "
+            f"{trainer.accelerator.num_processes} processes are to go on. Use as many as saved the checkpoint, or "
+            "resume from another one."
         )
     try:
         with safe_open(path, framework="pt") as file:
@@ -105,14 +113,32 @@ def load_state(trainer: Any, checkpoint: Path | str) -> None:
         buffered = _unflatten(state["buffered"], tensors, trainer.accelerator.device)
     except (SafetensorError, OSError, KeyError, TypeError, json.JSONDecodeError) as error:
         raise SetupError(
-            f"{str(path)!r} is damaged: {error}. Resume from an earlier checkpoint, or remove the file to go on with a "
-            "new generation batch."
+            f"{str(path)!r} is damaged: {error}. Resume from an earlier checkpoint, or remove all "
+            f"{state_path('', '*').name} beside it to go on with a new generation batch."
         ) from error
     trainer._step = state["step"]
     trainer._buffered_inputs = buffered or None
     for name, values in state["metrics"].items():
         trainer._metrics["train"][name].extend(values)
     trainer._learning_signal.load_state(state["learning_signal"])
+    for name, value in state["entropy_control"].items():
+        setattr(trainer, name, value)
+
+
+def pass_over_epochs(sampler: Sampler | None, num_epochs: int) -> None:
+    """
+    Draw the orders of epochs that have been trained, so that the next one is that of the epoch after them.
+
+    Args:
+        sampler (`Sampler`, *optional*):
+            TRL's sampler, new: it draws the order of each epoch when it is iterated, from one generator. `None` for an
+            iterable dataset.
+        num_epochs (`int`):
+            Epochs that have been trained to their ends.
+    """
+    if sampler is not None:
+        for _ in range(num_epochs):
+            next(iter(sampler))
 
 
 def _sizes(trainer: Any) -> dict[str, int]:

@@ -7,9 +7,12 @@ has learned is still in it, so reinforcement learning can bring it back in a min
 
 import itertools
 import json
+import os
 import random
 import re
-from collections.abc import Callable
+import shutil
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -62,16 +65,40 @@ def prepare(model_path: str, task: str, task_kwargs: dict[str, Any] | None = Non
     if folder.exists():
         _check_made_for(folder, made_for)
         return
-    make_start_model(
-        folder,
-        problems_of(task, task_rows(task, task_kwargs)),
-        wrong_answer=shuffled_or_another,
-        seed=(task_kwargs or {}).get("seed", 0),
-        num_taught=250,
-        num_muddled=80,
-        share_right=0.5,
-    )
-    (folder / MADE_FOR).write_text(json.dumps(made_for, default=str) + "\n")
+    problems = problems_of(task, task_rows(task, task_kwargs))
+    with made_whole(folder) as draft:
+        make_start_model(
+            draft,
+            problems,
+            wrong_answer=shuffled_or_another,
+            seed=(task_kwargs or {}).get("seed", 0),
+            num_taught=250,
+            num_muddled=80,
+            share_right=0.5,
+        )
+        (draft / MADE_FOR).write_text(json.dumps(made_for, default=str) + "\n")
+
+
+@contextmanager
+def made_whole(folder: Path) -> Iterator[Path]:
+    """
+    Give a folder to fill in the `with` block, which becomes the wanted one at its end. So one that is there is whole.
+
+    Args:
+        folder (`Path`):
+            The folder wanted, which is not there yet.
+
+    Yields:
+        `Path`: The folder to fill, beside it.
+    """
+    draft = folder.with_name(f"{folder.name}.draft-{os.getpid()}")
+    try:
+        draft.mkdir(parents=True, exist_ok=True)
+        yield draft
+        if not folder.exists():  # else another process was faster
+            draft.rename(folder)
+    finally:
+        shutil.rmtree(draft, ignore_errors=True)
 
 
 def task_rows(task: str, task_kwargs: dict[str, Any] | None = None) -> Dataset:

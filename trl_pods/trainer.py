@@ -28,18 +28,18 @@ from trl.trainer.utils import get_config_model_id
 from .agreement import stopping_together
 from .batching import check_dataset, check_evaluation, describe_batch, prompts_per_generation, sized_for_rollouts
 from .compatibility import Generated, check_trl
-from .completions import check_columns, log_all_rollouts, surviving_lost_table
+from .completions import check_columns, log_all_rollouts, surviving_lost_table, without_empty_table
 from .config import PODSGRPOConfig, with_rollouts
 from .learning_signal import LearningSignal
 from .model_card import PAPER, complete_model_card
 from .phases import PhaseClock, StepClockCallback
 from .registry import get_strategy
 from .repeated_hooks import drop_repeated_hooks
-from .resuming import load_state, save_state
+from .resuming import load_state, pass_over_epochs, save_state
 from .reward_checks import checked_rewards
 from .rollout_checks import checked_rollouts
 from .rows import add_extra_fields, columns_of, dataset_images, keep_rows, replace_columns
-from .runs.checkpoints import checkpoint_folder, last_complete_checkpoint
+from .runs.checkpoints import checkpoint_folder, checkpoint_to_go_on_from
 from .runs.record import RunRecordCallback
 from .selection import Selection, seeded_generator, select
 from .statistics import advantages_over_all, reward_metrics, selection_metrics, weighted_sum
@@ -99,6 +99,7 @@ class PODSGRPOTrainer(GRPOTrainer):
         self.num_rollouts = args.num_rollouts
         self.clock = PhaseClock()
         self._inputs: list[dict[str, Any]] | None = None  # rows of the generation batch in progress
+        self._train_sampler: Sampler | None = None  # set once it is asked for, which an iterable dataset is not
         self._selection: Selection | None = None  # set once its kept rows are known
         self._selections_at = (-1, 0)  # optimizer step, and selections made at it
         self._warned_of: set[str] = set()  # reward functions that gave an infinite reward
@@ -128,7 +129,7 @@ class PODSGRPOTrainer(GRPOTrainer):
                 checkpoint to resume from, or it does not fit.
         """
         if resume_from_checkpoint is True:
-            resume_from_checkpoint = last_complete_checkpoint(self.args.output_dir) or True  # of which the parent says
+            resume_from_checkpoint = checkpoint_to_go_on_from(self.args.output_dir)
         if self.accelerator.is_main_process:
             logger.info(describe_batch(self.args, self.train_dataset))
         result = super().train(resume_from_checkpoint, *args, **kwargs)
@@ -148,6 +149,7 @@ class PODSGRPOTrainer(GRPOTrainer):
     def _load_optimizer_and_scheduler(self, checkpoint) -> None:
         super()._load_optimizer_and_scheduler(checkpoint)
         if checkpoint is not None:
+            pass_over_epochs(self._train_sampler, int(self.state.epoch or 0))
             with stopping_together():
                 load_state(self, checkpoint)
 
@@ -169,7 +171,8 @@ class PODSGRPOTrainer(GRPOTrainer):
 
     def _get_train_sampler(self, dataset: Dataset | None = None) -> Sampler:
         with self._sampling():
-            return super()._get_train_sampler(dataset)
+            self._train_sampler = super()._get_train_sampler(dataset)
+        return self._train_sampler
 
     def _get_dataloader(self, *args, **kwargs) -> DataLoader:
         if kwargs.get("is_training"):  # the parent counts the trained rows of this process
@@ -361,7 +364,7 @@ class PODSGRPOTrainer(GRPOTrainer):
             self._log_completion_extra(name, pending.get(name, [None] * num_rows))
 
     def log(self, logs: dict[str, float], *args, **kwargs) -> None:
-        with surviving_lost_table(self):
+        with surviving_lost_table(self), without_empty_table(self):
             super().log(logs, *args, **kwargs)
 
     # Time spent in each phase

@@ -101,7 +101,7 @@ def run(comparison: Comparison) -> dict[str, Any]:
         `dict`: What `results.json` holds.
 
     Raises:
-        SetupError: A run failed.
+        SetupError: A run failed, or a file cannot be written.
     """
     chosen, tuning = _tuned(comparison)
     methods = comparison.methods

@@ -8,6 +8,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from .curves import Curve, mean_curve
+from .files import written_whole
 
 # Okabe and Ito's colours, which the colour-blind can tell apart.
 COLOURS = ("#56B4E9", "#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#000000")
@@ -46,6 +47,9 @@ def draw(path: Path, title: str, panels: list[Panel]) -> None:
             Title of the picture.
         panels (`list[Panel]`):
             Its panels, side by side. The first has all methods.
+
+    Raises:
+        SetupError: It cannot be written.
     """
     figure = Figure(figsize=(4.6 * len(panels), 3.8), layout="constrained")
     figure.suptitle(title, fontsize=11)
@@ -57,7 +61,8 @@ def draw(path: Path, title: str, panels: list[Panel]) -> None:
         ax.set_title(panel.title, fontsize=10)
     axes[0].set_ylabel("accuracy on held-out problems")
     axes[0].legend(frameon=False, fontsize=9, loc="best")
-    figure.savefig(path, dpi=150)
+    with written_whole(path) as draft:
+        figure.savefig(draft, dpi=150)
 
 
 def _draw_panel(ax: Axes, panel: Panel, colours: dict[str, str]) -> None:

@@ -1,17 +1,12 @@
 """The trainings of a comparison: child processes of `trl-pods grpo`, of which finished ones are not repeated."""
 
 import json
-import multiprocessing
-import os
 import shutil
 import signal
-import sys
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass
-from importlib import import_module
-from multiprocessing.connection import wait
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -19,11 +14,13 @@ from typing import Any, NamedTuple
 from ..errors import SetupError
 from ..progress_line import ProgressLine
 from ..runs.checkpoints import STATE, last_complete_checkpoint
-from ..runs.log import read_log
+from ..runs.log import has_log, read_log
 from ..wall_clock import METRIC as TRAIN_SECONDS
+from ..wall_clock import WallClockCallback
+from . import children
+from .files import written_whole
 from .methods import Method
 
-_MODULE = "trl_pods.scripts.grpo"
 COMMAND = "command.json"
 OUTPUT = "output.txt"
 # A schedule over steps would treat methods of different speed differently, and `max_seconds` is what ends a run.
@@ -55,7 +52,7 @@ class Run:
     @property
     def is_finished(self) -> bool:
         """Whether it has been trained to the end."""
-        return (self.folder / STATE).exists()
+        return has_log(self.folder)
 
     def command(self, arguments: list[str]) -> list[str]:
         """
@@ -112,19 +109,19 @@ def train(runs: list[Run], job: Job) -> None:
     missing = [run for run in runs if not run.is_finished]
     if not missing:
         return
-    children = _Children(job, len(runs), len(runs) - len(missing))
+    trainings = _Trainings(job, len(runs), len(runs) - len(missing))
     try:
         with ThreadPoolExecutor(job.num_jobs) as pool:
-            futures = [pool.submit(children.train, run) for run in missing]
+            futures = [pool.submit(trainings.train, run) for run in missing]
             try:
                 for future in as_completed(futures):
                     future.result()
             except BaseException:
                 pool.shutdown(wait=False, cancel_futures=True)
-                children.stop()
+                trainings.stop()
                 raise
     finally:
-        children.close()
+        trainings.close()
 
 
 def _made_by(run: Run, job: Job) -> dict[str, Any]:
@@ -133,25 +130,39 @@ def _made_by(run: Run, job: Job) -> dict[str, Any]:
 
 def _check_folder(run: Run, job: Job) -> None:
     mark = run.folder / COMMAND
-    if mark.exists() and json.loads(mark.read_text()) != _made_by(run, job):
+    if mark.exists() and _noted(mark) != _made_by(run, job):
         raise SetupError(
             f"{str(run.folder)!r} holds a run of another command or of another text of the recipe, see {COMMAND} in "
             "it. Name another `--output_dir`, or remove the folder to train it anew."
         )
 
 
+def _noted(mark: Path) -> Any:
+    try:
+        return json.loads(mark.read_text())
+    except (OSError, ValueError):  # cut off by what ended the process, so nobody knows what the folder holds
+        return None
+
+
 def _finish(run: Run, job: Job) -> None:
     """Do what is left to do of a run that was interrupted after it had trained."""
     checkpoint = None if run.is_finished else last_complete_checkpoint(run.folder)
-    if checkpoint is not None:
-        logged = [entry[TRAIN_SECONDS] for entry in read_log(checkpoint) if TRAIN_SECONDS in entry]
-        if logged and logged[-1] >= job.max_seconds:
-            shutil.copy(Path(checkpoint) / STATE, run.folder / STATE)
+    if checkpoint is not None and _trained_seconds(checkpoint) >= job.max_seconds:
+        with written_whole(run.folder / STATE) as draft:
+            shutil.copy(Path(checkpoint) / STATE, draft)
     if run.is_finished:
         remove_weights(run.folder)
 
 
-class _Children:
+def _trained_seconds(checkpoint: str) -> float:
+    """Seconds of training at a checkpoint: by its log, or by its clock, which also counts how long saving it took."""
+    logged = [entry[TRAIN_SECONDS] for entry in read_log(checkpoint) if TRAIN_SECONDS in entry]
+    callbacks = json.loads((Path(checkpoint) / STATE).read_text()).get("stateful_callbacks", {})
+    clock = callbacks.get(WallClockCallback.__name__, {"attributes": {"seconds": 0.0}})
+    return max([clock["attributes"]["seconds"], *logged])
+
+
+class _Trainings:
     """Starts the child processes and shows how far they are."""
 
     def __init__(self, job: Job, num_runs: int, num_finished: int):
@@ -160,20 +171,16 @@ class _Children:
         self._lock = threading.Lock()
         self._running: dict[Run, tuple[BaseProcess, float]] = {}
         self._is_stopped = False
-        # A process of its own for each run, forked from one that has the libraries loaded, which takes ten seconds.
-        self._context = multiprocessing.get_context("forkserver")
-        self._context.set_forkserver_preload([_MODULE])
 
     def train(self, run: Run) -> None:
-        run.folder.mkdir(parents=True, exist_ok=True)
-        (run.folder / COMMAND).write_text(json.dumps(_made_by(run, self._job)) + "\n")
+        with written_whole(run.folder / COMMAND) as draft:
+            draft.write_text(json.dumps(_made_by(run, self._job)) + "\n")
         resume = ["--resume_from_checkpoint", "true"] if last_complete_checkpoint(run.folder) else []
         command = run.command(self._job.arguments) + resume
-        child = self._context.Process(target=_run_command, args=(command, run.folder / OUTPUT))
         with self._lock:
             if self._is_stopped:
                 return
-            child.start()
+            child = children.start(command, run.folder / OUTPUT)
             self._running[run] = child, time.monotonic()
         while child.is_alive():
             self._show()
@@ -190,7 +197,7 @@ class _Children:
         self._is_stopped = True
         with self._lock:
             for child, _ in self._running.values():
-                child.terminate()
+                children.end(child)
 
     def close(self) -> None:
         self._line.close()
@@ -205,22 +212,6 @@ class _Children:
             # Before a run is finished, its time is not known but for the seconds of training.
             guess = (self._line.total - done) * self._job.max_seconds / self._job.num_jobs
             self._line.update(done, note, left=guess if self._line.seconds_left is None and not finished else None)
-
-
-def _run_command(command: list[str], output: Path) -> None:
-    """Run a command as a process of its own, with its output in a file. It ends when the comparison does."""
-    with open(output, "a") as file:
-        for stream in (sys.stdout, sys.stderr):
-            os.dup2(file.fileno(), stream.fileno())
-    threading.Thread(target=_end_with_parent, daemon=True).start()
-    import_module(_MODULE).main(command, prog="trl-pods grpo")
-
-
-def _end_with_parent() -> None:
-    parent = multiprocessing.parent_process()
-    if parent is not None:
-        wait([parent.sentinel])
-        os.kill(os.getpid(), signal.SIGKILL)
 
 
 def _failure(run: Run, code: int | None) -> str:

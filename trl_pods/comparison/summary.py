@@ -11,6 +11,7 @@ from rich.table import Column, Table
 from ..phases import PHASES
 from .costs import ideal_step_seconds
 from .curves import Curve
+from .files import written_whole
 from .methods import Method
 from .outcome import Outcome
 
@@ -77,10 +78,12 @@ def write(path: Path, summary: dict[str, Any]) -> None:
             The file.
         summary (`dict`):
             What [`summarize`] gave, and what else is to be kept.
+
+    Raises:
+        SetupError: It cannot be written.
     """
-    draft = path.with_suffix(".draft")
-    draft.write_text(json.dumps(summary, indent=1) + "\n")
-    draft.replace(path)
+    with written_whole(path) as draft:
+        draft.write_text(json.dumps(summary, indent=1) + "\n")
 
 
 def table(summary: dict[str, Any], axis: str = "seconds") -> Table:

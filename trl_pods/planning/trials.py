@@ -2,17 +2,17 @@
 
 import math
 import shutil
-import subprocess
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 
 from ..batching import prompts_per_generation
+from ..comparison import children
 from ..comparison.runs import remove_weights
 from ..errors import SetupError
 from ..runs.record import FILE
 from ..scripts.arguments import Arguments
 
+MARK = ".trl_pods_plan"  # in the folder of the runs: a plan has made them, even where one ended too soon to be known
 _ENDLESS = "1e9"  # seconds: clocks that a recipe sets and a short run does without
 
 # What a short run does otherwise than the recipe says.
@@ -75,20 +75,31 @@ def measure(
         `list[Path]`: Their `output_dir`s. The models are removed.
 
     Raises:
-        SetupError: A run failed, or P prompts of m do not make whole micro-batches.
+        SetupError: A run failed, P prompts of m do not make whole micro-batches, or the folder holds what no plan made.
     """
     runs = {folder / f"{n}_{m}": options(parsed, n, m, num_batches) for n, m in pairs}
-    for run in runs:
-        if run.exists() and not (run / FILE).exists():
-            raise SetupError(f"{str(run)!r} is in the way, which no plan has made. Choose another `--output_dir`.")
+    _clear(folder, list(runs))
     for (run, own), (n, m) in zip(runs.items(), pairs, strict=True):
         print(f"Measuring {num_batches} generation batches of n = {n}, m = {m} in {run} ...", flush=True)
-        shutil.rmtree(run, ignore_errors=True)
-        command = [sys.executable, "-m", "trl_pods.cli", "grpo", *arguments, *own, "--output_dir", str(run)]
-        if subprocess.run(command).returncode != 0:
+        if children.run([*arguments, *own, "--output_dir", str(run)]) != 0:
             raise SetupError(f"The measured run of n = {n}, m = {m} failed; what it said is above.")
         remove_weights(run)
     return list(runs)
+
+
+def _clear(folder: Path, runs: list[Path]) -> None:
+    """Remove the runs of an earlier plan, and nothing else."""
+    mark = folder / MARK
+    for run in runs:
+        if run.exists() and not mark.exists() and not (run / FILE).exists():
+            raise SetupError(f"{str(run)!r} is in the way, which no plan has made. Choose another `--output_dir`.")
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        mark.touch()
+    except OSError as error:
+        raise SetupError(f"`output_dir`: {error}. Name another folder.") from error
+    for run in runs:
+        shutil.rmtree(run, ignore_errors=True)
 
 
 def options(parsed: Arguments, num_rollouts: int, num_generations: int, num_batches: int) -> list[str]:

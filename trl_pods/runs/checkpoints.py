@@ -50,6 +50,29 @@ def last_complete_checkpoint(folder: Path | str) -> str | None:
     return None
 
 
+def checkpoint_to_go_on_from(output_dir: str) -> str:
+    """
+    Find what `resume_from_checkpoint=True` means.
+
+    Args:
+        output_dir (`str`):
+            The run's `output_dir`.
+
+    Returns:
+        `str`: The last checkpoint that was written to the end.
+
+    Raises:
+        ValueError: There is none.
+    """
+    last = last_complete_checkpoint(output_dir)
+    if last is None:
+        raise ValueError(
+            f"`resume_from_checkpoint` is true, but `output_dir` ({output_dir!r}) holds no complete checkpoint. Give "
+            "the folder of one, or leave it out to start anew."
+        )
+    return last
+
+
 def _is_complete(checkpoint: Path) -> bool:
     try:
         json.loads((checkpoint / STATE).read_text())

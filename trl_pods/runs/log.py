@@ -1,6 +1,7 @@
 """Reading what a run has logged: its metrics by step, and its completions tables."""
 
 import json
+import logging
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,10 @@ import pandas as pd
 from ..errors import SetupError
 from .checkpoints import STATE, last_complete_checkpoint
 
+logger = logging.getLogger(__name__)
+
+_UNREADABLE = (OSError, ValueError, KeyError, TypeError)  # what reading a log raises that is missing or cut off
+
 
 def read_log(folder: Path | str) -> list[dict[str, Any]]:
     """
@@ -18,7 +23,7 @@ def read_log(folder: Path | str) -> list[dict[str, Any]]:
     Args:
         folder (`Path` or `str`):
             The run's `output_dir`, with the log itself (written by `trainer.save_state()`, as `trl-pods grpo` does at
-            the end) or with checkpoints, of which the last is read.
+            the end) or with checkpoints, of which the last is read where that log is missing or cut off.
 
     Returns:
         `list[dict[str, Any]]`: What was logged, in order. Each entry has its `step`; those of evaluations have metrics
@@ -27,20 +32,44 @@ def read_log(folder: Path | str) -> list[dict[str, Any]]:
     Raises:
         SetupError: There is no log, or it cannot be read.
     """
-    folder = Path(folder)
-    path = folder / STATE
-    if not path.exists():
+    path = Path(folder) / STATE
+    try:
+        return _entries(path)
+    except _UNREADABLE as error:
+        is_missing = isinstance(error, FileNotFoundError | NotADirectoryError)
         last = last_complete_checkpoint(folder)
-        if last is None:
+        if last is not None:
+            if not is_missing:
+                logger.warning(f"{path} cannot be read, so the log of the last checkpoint counts: {error!r}")
+            return read_log(last)
+        if is_missing:
             raise SetupError(
                 f"{str(folder)!r} holds no log ({STATE}) and no checkpoint. Name the `output_dir` of a run that "
                 "`trl-pods grpo` finished, or that saved a checkpoint."
-            )
-        path = Path(last) / STATE
-    try:
-        return json.loads(path.read_text())["log_history"]
-    except (ValueError, KeyError, TypeError) as error:
+            ) from None
         raise SetupError(f"{path} is no log of a training: {error!r}.") from error
+
+
+def has_log(folder: Path | str) -> bool:
+    """
+    Tell whether a run has written its log itself to the end, not only those of checkpoints.
+
+    Args:
+        folder (`Path` or `str`):
+            The run's `output_dir`.
+
+    Returns:
+        `bool`: Whether it has. A kill or a full disk may leave a part of it.
+    """
+    try:
+        _entries(Path(folder) / STATE)
+    except _UNREADABLE:
+        return False
+    return True
+
+
+def _entries(path: Path) -> list[dict[str, Any]]:
+    return json.loads(path.read_text())["log_history"]
 
 
 def completions_tables(folder: Path | str) -> Iterator[pd.DataFrame]:
@@ -54,10 +83,15 @@ def completions_tables(folder: Path | str) -> Iterator[pd.DataFrame]:
     Yields:
         `pandas.DataFrame`: The rows of one table, in the order of the steps, with TRL's columns `step`, `prompt`,
         `completion`, one for each reward function, `advantage`, and `kept`. There are none if the run did not set
-        `log_completions`.
+        `log_completions`. One that cannot be read is named in a warning.
     """
     for path in table_paths(folder):
-        yield pd.read_parquet(path)
+        try:
+            table = pd.read_parquet(path)
+        except (OSError, ValueError) as error:  # a run that is killed may leave a file half written
+            logger.warning(f"{path} cannot be read, so it is passed over: {error}")
+        else:
+            yield table
 
 
 def table_paths(folder: Path | str) -> list[Path]:

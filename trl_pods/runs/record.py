@@ -130,11 +130,11 @@ class RunRecord:
             if wrong:
                 raise TypeError(f"{wrong} should be whole numbers")
             return record
-        except FileNotFoundError:
+        except OSError as error:
             raise SetupError(
-                f"{str(folder)!r} holds no {FILE}, which a training with trl_pods writes into its `output_dir` when it "
-                "starts. Name such a folder."
-            ) from None
+                f"{str(folder)!r} holds no {FILE} ({error.strerror}), which a training with trl_pods writes into its "
+                "`output_dir` when it starts. Name such a folder."
+            ) from error
         except (ValueError, TypeError) as error:
             raise SetupError(f"{path} is no record of a run that this version can read: {error}.") from error
 

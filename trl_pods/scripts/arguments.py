@@ -198,20 +198,22 @@ class RecipeParser(TrlParser):
         actions = {action.dest: action for action in self._actions if action.option_strings and action.nargs != 0}
         hints = {name: hint for kind in self.dataclass_types for name, hint in get_type_hints(kind).items()}
         for_launcher: list[str] = []
-        errors: list[str] = []
-        for name in recipe.entries.keys() - {"env"}:
+        errors: list[tuple[int, str]] = []  # with their lines in the recipe
+        for name, entry in recipe.entries.items():
+            if name == "env":
+                continue
             try:
                 if name in hints and name in actions:
                     actions[name].default = recipe.value(name, actions[name], hints[name])
                 elif name in LaunchOptions.names():
                     for_launcher += from_recipe(recipe, name)
                 else:
-                    errors.append(f"{recipe.where(name)}: {self._unknown(name)}")
+                    errors.append((entry.line, f"{recipe.where(name)}: {self._unknown(name)}"))
             except SetupError as error:
                 if name not in recipe.overridden:
-                    errors.append(str(error))
+                    errors.append((entry.line, str(error)))
         if errors:
-            raise SetupError("\n".join(sorted(errors, key=_line_of)))
+            raise SetupError("\n".join(message for _, message in sorted(errors)))
         return for_launcher
 
     def _for_launcher(self, rest: list[str]) -> list[str]:
@@ -270,10 +272,6 @@ def _named_option(message: str, recipe: Recipe) -> str | None:
     options = recipe.entries.keys() | recipe.overridden
     named = next((word for word in [*words, *spelled_out] if word in options), None)
     return None if named in recipe.overridden else named
-
-
-def _line_of(error: str) -> int:
-    return int(error.split(":")[1])
 
 
 def _is_given(action: argparse.Action, arguments: list[str]) -> bool:

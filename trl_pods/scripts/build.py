@@ -15,7 +15,7 @@ from ..data import adapt, check_prompts, drop_long_prompts, load_task
 from ..importing import import_path
 from ..reward_checks import FROM_TRL, check_signature
 from ..rewards import REWARDS
-from ..runs.checkpoints import STATE, last_complete_checkpoint
+from ..runs.checkpoints import STATE, checkpoint_to_go_on_from
 from ..trainer import PODSGRPOTrainer
 from ..wall_clock import WallClockCallback
 from .arguments import Arguments
@@ -170,13 +170,7 @@ def checkpoint_to_resume(arguments: Arguments) -> str | None:
         return None
     if wanted.lower() not in ("true", "yes"):
         return _checked_checkpoint(wanted)
-    last = last_complete_checkpoint(training.output_dir)
-    if last is None:
-        raise ValueError(
-            f"`resume_from_checkpoint` is true, but `output_dir` ({training.output_dir!r}) holds no checkpoint. Give "
-            "the folder of one, or leave it out to start anew."
-        )
-    return _checked_checkpoint(last)
+    return checkpoint_to_go_on_from(training.output_dir)
 
 
 def _checked_checkpoint(folder: str) -> str:

@@ -136,7 +136,8 @@ def _check(own: argparse.Namespace, parsed: Arguments) -> None:
         )
     for name in ("methods", "seeds", "learning_rates", "tuning_seeds"):
         values = getattr(own, name) or []
-        if len({value if isinstance(value, str) else f"{value:g}" for value in values}) < len(values):
+        # Rates that are written alike would share a folder.
+        if len({f"{value:g}" if isinstance(value, float) else value for value in values}) < len(values):
             raise SetupError(f"`{name}` is {values}, which has a value twice. Give each once.")
     if shared := sorted({*own.seeds} & {*own.tuning_seeds}):
         raise SetupError(f"`tuning_seeds` has {shared}, which are compared, too. Use others, to choose fairly.")

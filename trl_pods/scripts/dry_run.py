@@ -124,6 +124,13 @@ def _describe_data(data: Any) -> str:
     first = next(iter(next(iter(data.values()))), None)
     if first is None:
         return "no rows"
-    prompt = first["prompt"] if isinstance(first["prompt"], str) else first["prompt"][-1]["content"]
+    prompt = first["prompt"] if isinstance(first["prompt"], str) else _text_of(first["prompt"][-1]["content"])
     shown = " ".join(prompt.split())
     return f"{', '.join(counts)}; the first prompt ends: {shown[-60:]}"
+
+
+def _text_of(content: str | list[dict[str, Any]] | None) -> str:
+    """The text of a message, which may be a list of blocks: texts, and others such as images, which are named."""
+    if isinstance(content, str):
+        return content
+    return " ".join(block.get("text") or f"<{block.get('type')}>" for block in content or [])
