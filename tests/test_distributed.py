@@ -1,7 +1,9 @@
 """Several real processes under torchrun: the same kept rows and parameters as one, and GRPO's bits with n = m."""
 
+import functools
 import json
 from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
 
 import commands
@@ -10,29 +12,36 @@ import pytest
 import torch
 
 DETERMINISTIC = ["two_groups", "one_group", "all_statistics", "random_rule"]
-WORLD_SIZES = [1, 2, 4]
+WORLD_SIZES = [2, pytest.param(4, marks=pytest.mark.long)]
+CASES = {  # by the number of processes that train them
+    1: DETERMINISTIC,
+    2: [*DETERMINISTIC, "grpo", "n_equal_m", "grpo_lora", "n_equal_m_lora", "own_randomness", "one_large_group"],
+    4: [*DETERMINISTIC, "own_randomness"],
+}
 WORKER = Path(__file__).with_name("distributed_worker.py")
 
 
 @pytest.fixture(scope="module")
-def results(model_path, tmp_path_factory) -> Path:
-    """Folder with the results of all cases for 1, 2 and 4 processes."""
-    output_dir = tmp_path_factory.mktemp("distributed")
-    more = ["own_randomness", "one_large_group"]
-    exact = ["grpo", "n_equal_m", "grpo_lora", "n_equal_m_lora"]
-    commands.torchrun(WORKER, model_path, output_dir, *DETERMINISTIC, num_processes=1)
-    commands.torchrun(WORKER, model_path, output_dir, *DETERMINISTIC, *exact, *more, num_processes=2)
-    commands.torchrun(WORKER, model_path, output_dir, *DETERMINISTIC, "own_randomness", num_processes=4)
-    return output_dir
+def results(model_path, tmp_path_factory) -> Callable[[int], Path]:
+    """Folder with the results of all cases for a number of processes, which train them when first asked for."""
+
+    @functools.cache
+    def trained_by(world_size: int) -> Path:
+        output_dir = tmp_path_factory.mktemp(f"by_{world_size}")
+        commands.torchrun(WORKER, model_path, output_dir, *CASES[world_size], num_processes=world_size)
+        return output_dir
+
+    return trained_by
 
 
-def load(results: Path, case: str, world_size: int) -> tuple[list[dict], dict]:
-    ranks = [json.loads((results / f"{case}.{world_size}.{rank}.json").read_text()) for rank in range(world_size)]
-    return ranks, torch.load(results / f"{case}.{world_size}.pt")
+def load(results, case: str, world_size: int) -> tuple[list[dict], dict]:
+    folder = results(world_size)
+    ranks = [json.loads((folder / f"{case}.{world_size}.{rank}.json").read_text()) for rank in range(world_size)]
+    return ranks, torch.load(folder / f"{case}.{world_size}.pt")
 
 
 @pytest.mark.feature("several processes")
-@pytest.mark.parametrize("world_size", WORLD_SIZES[1:])
+@pytest.mark.parametrize("world_size", WORLD_SIZES)
 @pytest.mark.parametrize("case", DETERMINISTIC)
 def test_processes_train_the_same_rows_to_the_same_parameters(case, world_size, results):
     [single], expected = load(results, case, 1)
@@ -46,7 +55,7 @@ def test_processes_train_the_same_rows_to_the_same_parameters(case, world_size, 
         torch.testing.assert_close(found[name], expected[name], rtol=0, atol=1e-7, msg=name)
 
 
-@pytest.mark.parametrize("world_size", WORLD_SIZES[1:])
+@pytest.mark.parametrize("world_size", WORLD_SIZES)
 def test_a_rule_with_randomness_of_its_own_keeps_the_same_rows_on_all_processes(world_size, results):
     ranks, _ = load(results, "own_randomness", world_size)
     for shares in zip(*(rank["kept"] for rank in ranks), strict=True):
@@ -54,7 +63,7 @@ def test_a_rule_with_randomness_of_its_own_keeps_the_same_rows_on_all_processes(
         assert len(rows) == 8, "a row is trained twice, or one is lost"
 
 
-@pytest.mark.parametrize("world_size", WORLD_SIZES[1:])
+@pytest.mark.parametrize("world_size", WORLD_SIZES)
 def test_metrics_do_not_depend_on_the_number_of_processes(world_size, results):
     [single], _ = load(results, "two_groups", 1)
     several, _ = load(results, "two_groups", world_size)
@@ -64,7 +73,7 @@ def test_metrics_do_not_depend_on_the_number_of_processes(world_size, results):
         assert {n: found[n] for n in names} == pytest.approx({n: expected[n] for n in names}, abs=1e-6)
 
 
-def exchanged(case: str, world_size: int, results: Path) -> list[list[dict]]:
+def exchanged(case: str, world_size: int, results) -> list[list[dict]]:
     """What the processes sent of the kept rows, for each generation batch."""
     ranks, _ = load(results, case, world_size)
     return list(zip(*(rank["exchanged"] for rank in ranks), strict=True))
@@ -74,7 +83,10 @@ def test_no_rows_are_exchanged_where_no_group_straddles(results):
     assert exchanged("two_groups", 2, results) == []
 
 
-@pytest.mark.parametrize(("case", "world_size"), [("one_group", 2), ("one_group", 4), ("one_large_group", 2)])
+@pytest.mark.parametrize(
+    ("case", "world_size"),
+    [("one_group", 2), pytest.param("one_group", 4, marks=pytest.mark.long), ("one_large_group", 2)],
+)
 def test_no_more_than_the_kept_rows_is_exchanged_however_many_are_sampled(case, world_size, results):
     batches = exchanged(case, world_size, results)
     assert 0 < len(batches) <= 4  # of four; by chance, each process may hold its share
@@ -84,9 +96,9 @@ def test_no_more_than_the_kept_rows_is_exchanged_however_many_are_sampled(case, 
         assert sum(share["bytes"] for share in sent) <= 8 * largest + 100 * world_size
 
 
-@pytest.mark.parametrize("world_size", WORLD_SIZES)
+@pytest.mark.parametrize("world_size", [1, *WORLD_SIZES])
 def test_completions_table_of_several_processes_is_aligned(world_size, results):
-    folder = results / "random_rule" / "completions"
+    folder = results(world_size) / "random_rule" / "completions"
     table = pd.read_parquet(sorted(folder.glob("*.parquet"))[-1])
     assert len(table) == 16
     assert table["kept"].sum() == 8
@@ -102,9 +114,9 @@ def test_n_equal_m_is_grpo_bit_for_bit_on_two_processes(grpo, pods, results):
         assert torch.equal(expected[name], found[name]), name
 
 
-@pytest.mark.parametrize("world_size", WORLD_SIZES[1:])
+@pytest.mark.parametrize("world_size", WORLD_SIZES)
 def test_no_thread_of_gloo_is_left_to_abort_a_process_at_its_end(world_size, results):
     for rank in range(world_size):
-        threads = json.loads((results / f"threads.{world_size}.{rank}.json").read_text())
+        threads = json.loads((results(world_size) / f"threads.{world_size}.{rank}.json").read_text())
         assert [name for name in threads["training"] if "gloo" in name]
         assert not [name for name in threads["ended"] if "gloo" in name]
