@@ -112,6 +112,13 @@ def test_other_sizes_are_refused(overrides, message, model_path, checkpoint):
         resume(model_path, checkpoint, **overrides)
 
 
+def test_state_of_another_step_is_refused(model_path, tmp_path):
+    make_trainer(model_path, tmp_path, steps_per_generation=4, max_steps=3).train()
+    state_path(tmp_path / "checkpoint-2", 0).write_bytes(state_path(tmp_path / "checkpoint-1", 0).read_bytes())
+    with pytest.raises(SetupError, match="is damaged: it is of step 1, the checkpoint of 2"):
+        resume(model_path, tmp_path / "checkpoint-2")
+
+
 def test_a_missing_part_of_several_is_named(model_path, checkpoint):
     state_path(checkpoint, 0).rename(state_path(checkpoint, 1))
     with pytest.raises(SetupError, match=r"pods_state_0.safetensors' is missing, beside 1 of other processes"):

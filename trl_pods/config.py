@@ -9,6 +9,8 @@ from .batching import check_rollouts, explain_group_error
 from .registry import get_strategy
 from .selection import check_strategy_kwargs
 
+_AT_LEAST_1 = ("per_device_train_batch_size", "gradient_accumulation_steps", "steps_per_generation", "num_iterations")
+
 
 @dataclass
 class PODSGRPOConfig(GRPOConfig):
@@ -86,7 +88,11 @@ class PODSGRPOConfig(GRPOConfig):
     )
 
     def __post_init__(self) -> None:
-        # Before TRL's own checks, which divide by this number.
+        # Before TRL's own checks, which divide by these numbers.
+        for name in _AT_LEAST_1:
+            value = getattr(self, name)
+            if isinstance(value, int) and value < 1:
+                raise ValueError(f"`{name}` is {value}, but it must be 1 or more. Set it to 1, for example.")
         if not isinstance(self.num_generations, int) or self.num_generations < 2:
             raise ValueError(
                 f"`num_generations` is {self.num_generations!r}, but a prompt needs at least 2 trained rollouts to "

@@ -60,6 +60,7 @@ def save_state(trainer: Any, checkpoint: Path | str) -> None:
     state = {
         "version": VERSION,
         "step": trainer._step,
+        "global_step": trainer.state.global_step,
         "sizes": _sizes(trainer),
         "metrics": trainer._metrics["train"],
         "learning_signal": trainer._learning_signal.state(),
@@ -111,7 +112,9 @@ def load_state(trainer: Any, checkpoint: Path | str) -> None:
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
         _check(state, trainer, checkpoint)
         buffered = _unflatten(state["buffered"], tensors, trainer.accelerator.device)
-    except (SafetensorError, OSError, KeyError, TypeError, json.JSONDecodeError) as error:
+    except SetupError:
+        raise
+    except (SafetensorError, OSError, KeyError, TypeError, ValueError) as error:
         raise SetupError(
             f"{str(path)!r} is damaged: {error}. Resume from an earlier checkpoint, or remove all "
             f"{state_path('', '*').name} beside it to go on with a new generation batch."
@@ -150,6 +153,8 @@ def _sizes(trainer: Any) -> dict[str, int]:
 def _check(state: dict[str, Any], trainer: Any, checkpoint: Path | str) -> None:
     if state["version"] != VERSION:
         raise KeyError(f"it has version {state['version']}, not {VERSION}")
+    if state["global_step"] != trainer.state.global_step:
+        raise ValueError(f"it is of step {state['global_step']}, the checkpoint of {trainer.state.global_step}")
     saved, now = state["sizes"], _sizes(trainer)
     changed = [f"`{name}` {saved[name]} (now {now[name]})" for name in now if saved[name] != now[name]]
     if changed:
