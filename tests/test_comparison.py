@@ -395,8 +395,8 @@ def test_what_a_training_launches_ends_with_its_parent(tmp_path, launcher, how):
     wait_until(lambda: not _processes_of(name))
 
 
-def wait_until(is_true):
-    deadline = time.monotonic() + 60
+def wait_until(is_true, seconds=60):
+    deadline = time.monotonic() + seconds
     while not is_true() and time.monotonic() < deadline:
         time.sleep(0.1)
     assert is_true()
@@ -419,17 +419,12 @@ def test_ending_a_comparison_ends_its_runs_and_the_same_command_goes_on(compared
     command = [sys.executable, "-m", "trl_pods.cli", *map(str, words), *few]
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
     running = subprocess.Popen(command, cwd=folder, preexec_fn=_heed_sigint, **pipes)
-    deadline = time.monotonic() + 150
-    while not list((folder / name).glob("runs/*/checkpoint-*")) and time.monotonic() < deadline:
-        time.sleep(0.1)
+    wait_until(lambda: list((folder / name).glob("runs/*/checkpoint-*")), seconds=150)
     running.send_signal(how)
     _, said = running.communicate(timeout=60)
     assert running.returncode == code
     assert how == signal.SIGKILL or ("same command goes on" in said and "Traceback" not in said)
-    deadline = time.monotonic() + 60
-    while _processes_of(name) and time.monotonic() < deadline:
-        time.sleep(0.5)
-    assert _processes_of(name) == []
+    wait_until(lambda: _processes_of(name) == [])
     again = commands.run(*words, *few, cwd=folder)
     assert again.returncode == 0, again.stderr
     assert (folder / name / "results.json").exists()
