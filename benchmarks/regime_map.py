@@ -13,7 +13,7 @@ from matplotlib.figure import Figure
 
 from .environment import RESULTS
 
-SETS = ("map", "ratios", "hardly_taught", "noisy", "tasks", "vllm")
+SETS = ("map", "ratios", "ratios_of_16", "hardly_taught", "noisy", "tasks", "vllm")
 
 
 def main() -> None:
