@@ -1,5 +1,7 @@
 """Warnings of a training that cannot learn, and none where it can."""
 
+import math
+
 import pytest
 import tiny
 from recording import make_trainer
@@ -31,6 +33,7 @@ def warnings_of(batches, caplog, tmp_path, **arguments):
     [
         (batch(zero_std=1.0), {}, "equal rewards (mean reward 0.25)"),
         (batch(zero_std=1.0, kept_zero_std=1.0), {}, "equal rewards (mean reward 0.25)"),
+        (batch(zero_std=1.0, reward=math.nan), {}, "no reward function scored a rollout"),
         (batch(kept_zero_std=1.0), {"down_sampling": "max_reward"}, "`down_sampling='max_reward'` kept"),
         (batch(clipped=0.96), {}, "`max_completion_length` (6 tokens)"),
     ],

@@ -1,6 +1,7 @@
 """Resuming: bit-identical at any step, in any part of a generation batch; clear errors for what is damaged."""
 
 import json
+import shutil
 from pathlib import Path
 
 import commands
@@ -81,7 +82,7 @@ def test_state_is_plain_data(checkpoint):
         names = set(file.keys())
     assert state["step"] == 2 and len(state["buffered"]) == 4
     assert {"0.completion_ids", "3.advantages", "3.ref_per_token_logps"} <= names
-    assert not list(checkpoint.glob("*.draft"))
+    assert not list(checkpoint.glob("draft*"))
 
 
 def test_nothing_is_buffered_where_the_generation_batch_was_used_up(model_path, tmp_path):
@@ -149,7 +150,7 @@ def test_true_resumes_from_the_last_checkpoint_that_is_complete(model_path, tmp_
     assert last_complete_checkpoint(tmp_path) == str(tmp_path / "checkpoint-2")
     trainer = make_trainer(model_path, tmp_path, max_steps=4)
     trainer.train(resume_from_checkpoint=True)
-    assert "checkpoint-3' was not written to the end" in caplog.text
+    assert "checkpoint-3' is passed over: it was not written to the end" in caplog.text
     assert [log["step"] for log in trainer.state.log_history if "reward" in log] == [2, 4]
 
 
@@ -161,6 +162,75 @@ def test_true_without_a_checkpoint_is_an_error(model_path, tmp_path):
     (tmp_path / "checkpoint-1" / "trainer_state.json").write_text("{")
     with pytest.raises(ValueError, match="holds no complete checkpoint"):
         trainer.train(resume_from_checkpoint=True)
+
+
+def damage(checkpoint, part):
+    """Remove a file of a checkpoint, or with a `-` ahead cut it off; say what it is."""
+    path = checkpoint / part.lstrip("-")
+    if part.startswith("-"):
+        path.write_bytes(path.read_bytes()[:-100])
+    else:
+        path.unlink()
+
+
+PARTS = {
+    "optimizer.pt": "the state of the optimizer is missing",
+    "scheduler.pt": "the state of the learning rate scheduler is missing",
+    "rng_state.pth": "the state of the random generators is missing",
+    "model.safetensors": "the state of the model is missing",
+    "-optimizer.pt": "optimizer.pt is damaged",
+    "-scheduler.pt": "scheduler.pt is damaged",
+    "-rng_state.pth": "rng_state.pth is damaged",
+    "-model.safetensors": "model.safetensors is damaged",
+    "-trainer_state.json": "its trainer_state.json cannot be read",
+}
+
+
+@pytest.mark.parametrize("part", PARTS)
+def test_a_checkpoint_of_which_a_part_is_missing_or_cut_is_refused_or_passed_over(part, checkpoint, model_path, caplog):
+    whole = checkpoint.with_name("checkpoint-1")
+    shutil.copytree(checkpoint, whole)
+    damage(checkpoint, part)
+    with pytest.raises(ValueError, match=f"cannot go on as it was: {PARTS[part]}"):
+        resume(model_path, checkpoint)
+    assert last_complete_checkpoint(checkpoint.parent) == str(whole)
+    assert f"checkpoint-2' is passed over: {PARTS[part]}" in caplog.text
+
+
+@pytest.mark.parametrize("content", ["[]", "{}", '{"log_history": {}}', "null"])
+def test_a_log_that_is_something_else_is_refused(content, checkpoint, model_path):
+    (checkpoint / "trainer_state.json").write_text(content)
+    with pytest.raises(ValueError, match=r"its trainer_state.json cannot be read \(it has no `log_history`\)"):
+        resume(model_path, checkpoint)
+
+
+def test_a_checkpoint_of_the_model_alone_is_refused(model_path, tmp_path):
+    make_trainer(model_path, tmp_path, max_steps=1, save_only_model=True).train()
+    with pytest.raises(ValueError, match=r"the state of the optimizer is missing.*set `model_name_or_path`"):
+        resume(model_path, tmp_path / "checkpoint-1")
+
+
+@pytest.mark.parametrize("length", [{"max_steps": 3}, {"max_steps": 5}, {"max_steps": -1, "num_train_epochs": 1}])
+@pytest.mark.parametrize("accumulation", [1, 2])
+def test_a_run_that_was_trained_to_its_end_is_not_trained_on(length, accumulation, model_path, tmp_path):
+    arguments = {"num_prompts": 5, "gradient_accumulation_steps": accumulation, "logging_steps": 1, **length}
+    whole = make_trainer(model_path, tmp_path, **arguments)
+    whole.train()
+    resumed = make_trainer(model_path, tmp_path, **arguments)
+    resumed.train(resume_from_checkpoint=True)
+    assert resumed.state.global_step == whole.state.global_step
+    expected, found = tiny.trained_parameters(whole), tiny.trained_parameters(resumed)
+    assert all(torch.equal(found[name], expected[name]) for name in expected)
+    assert logged(resumed) == logged(whole)
+
+
+def test_a_run_beside_checkpoints_of_another_is_warned_of(model_path, tmp_path, caplog):
+    make_trainer(model_path, tmp_path, max_steps=2).train()
+    assert "of an earlier training" not in caplog.text
+    make_trainer(model_path, tmp_path, max_steps=3).train(resume_from_checkpoint=True)
+    assert "of an earlier training" not in caplog.text
+    make_trainer(model_path, tmp_path, max_steps=1).train()
+    assert "holds 'checkpoint-3' of an earlier training, and this one begins anew" in caplog.text
 
 
 def test_a_checkpoint_that_is_written_anew_is_not_complete_before_its_end(model_path, tmp_path, monkeypatch):

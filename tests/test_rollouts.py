@@ -3,12 +3,16 @@
 import random
 import re
 
+import numpy as np
 import pytest
 import tiny
 import tiny_tools
 import torch
 from recording import Judge, assert_aligned, make_trainer, number_in, score, train_with_tools
 from versions import ends_turns_at_any_stop_token
+
+from trl_pods.errors import SetupError
+from trl_pods.rollout_checks import check_rollouts
 
 # Tools
 
@@ -148,3 +152,44 @@ def test_case_72_rollout_func_fields_stay_with_their_rows(model_path, tmp_path):
             torch.testing.assert_close(logps, torch.tensor(rollouts.logprobs(own)))
         assert inputs["num_items_in_batch"] == (inputs["completion_mask"] * inputs["tool_mask"]).sum()
     assert_aligned(trainer, reward_of=lambda row: score(row_id(row), row["number"]))
+
+
+RIGHT = {"prompt_ids": [[1, 2], [3]], "completion_ids": [[4, 5], [6]], "logprobs": [[-1.0, -1.0], [-1.0]]}
+WRONG = [
+    (None, r"did not return .*, but a value of `NoneType`\. Return a dictionary"),
+    ([[1], [2]], "but a value of `list`"),
+    ({"prompt_ids": [[1], [1]]}, r"did not return \['completion_ids', 'logprobs'\], but a value with \['prompt_ids'\]"),
+    ({**RIGHT, "completion_ids": [[4, 5], [6], [7]]}, "returned 3 of 'completion_ids' for 2 prompts"),
+    ({**RIGHT, "completion_ids": 2}, "returned a `int` of 'completion_ids' for 2 prompts"),
+    ({**RIGHT, "prompt_ids": [[1], []]}, "returned prompt 1 without a token"),
+    ({**RIGHT, "completion_ids": [[], [6]]}, "returned completion 0 without a token"),
+    ({**RIGHT, "completion_ids": [[4, 5], 6]}, "returned 6 as completion 1.*whole numbers from 0 to 8"),
+    ({**RIGHT, "completion_ids": [[4, 5], [-1]]}, r"returned \[-1\] as completion 1"),
+    ({**RIGHT, "completion_ids": [[4, 9], [6]]}, r"returned \[4, 9\] as completion 0"),
+    ({**RIGHT, "completion_ids": [[4, 10**30], [6]]}, "as completion 0"),
+    ({**RIGHT, "completion_ids": [[4, 5.5], [6]]}, r"returned \[4, 5.5\] as completion 0"),
+    ({**RIGHT, "completion_ids": [[4, 5], ["6"]]}, r"returned \['6'\] as completion 1"),
+    ({**RIGHT, "completion_ids": ["45", "6"]}, "returned '45' as completion 0"),
+    ({**RIGHT, "completion_ids": [[4, None], [6]]}, "as completion 0"),
+    ({**RIGHT, "completion_ids": [[[4], [5]], [6]]}, r"returned \[\[4\], \[5\]\] as completion 0"),
+    ({**RIGHT, "prompt_ids": [[1, 2], "turn"]}, "returned 'turn' as prompt 1"),
+    ({**RIGHT, "logprobs": [[-1.0], [-1.0]]}, "returned 1 log-probabilities for the 2 tokens of completion 0"),
+    ({**RIGHT, "logprobs": [[-1.0, -1.0], -1.0]}, "returned a `float` as log-probabilities for the 1 tokens"),
+]
+
+
+@pytest.mark.parametrize(("rollouts", "message"), WRONG)
+def test_what_a_rollout_func_returns_is_refused_with_what_it_was(rollouts, message):
+    with pytest.raises(SetupError, match=message):
+        check_rollouts(rollouts, num_prompts=2, num_tokens=9)
+
+
+@pytest.mark.parametrize("kind", [list, tuple, np.array, torch.tensor])
+def test_rollouts_of_any_kind_of_sequence_pass(kind):
+    check_rollouts({key: [kind(row) for row in rows] for key, rows in RIGHT.items()}, num_prompts=2, num_tokens=9)
+
+
+@pytest.mark.parametrize("rollout_func", [lambda prompts: None, lambda prompts, trainer, more: None, lambda: None])
+def test_a_rollout_func_that_cannot_be_called_is_refused_at_once(rollout_func, model_path, tmp_path):
+    with pytest.raises(SetupError, match=r"`rollout_func` has the signature .*`\(prompts, trainer\)`"):
+        make_trainer(model_path, Judge(), tmp_path, rollout_func=rollout_func)

@@ -9,7 +9,7 @@ import tiny
 from trl_pods import PODSGRPOConfig, PODSGRPOTrainer
 from trl_pods.errors import SetupError
 from trl_pods.runs.batches import whole_batches
-from trl_pods.runs.checkpoints import last_complete_checkpoint
+from trl_pods.runs.checkpoints import last_checkpoint_with_log
 from trl_pods.runs.log import read_log
 from trl_pods.runs.record import FILE, RunRecord
 
@@ -101,9 +101,9 @@ def test_checkpoint_whose_log_is_missing_or_cut_is_passed_over(tmp_path, content
     for step in (2, 10):
         (tmp_path / f"checkpoint-{step}").mkdir()
         (tmp_path / f"checkpoint-{step}" / "trainer_state.json").write_text('{"log_history": []}')
-    assert last_complete_checkpoint(tmp_path) == str(tmp_path / "checkpoint-10")
+    assert last_checkpoint_with_log(tmp_path) == str(tmp_path / "checkpoint-10")
     log = tmp_path / "checkpoint-10" / "trainer_state.json"
     log.unlink() if content is None else log.write_text(content)
-    assert last_complete_checkpoint(tmp_path) == str(tmp_path / "checkpoint-2")
-    assert "checkpoint-10' was not written to the end" in caplog.text
-    assert last_complete_checkpoint(tmp_path / "nothing") is None
+    assert last_checkpoint_with_log(tmp_path) == str(tmp_path / "checkpoint-2")
+    assert "checkpoint-10' is passed over" in caplog.text
+    assert last_checkpoint_with_log(tmp_path / "nothing") is None

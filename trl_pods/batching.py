@@ -134,13 +134,14 @@ def explain_group_error(args: GRPOConfig, error: ValueError) -> ValueError:
     if batch % group == 0:
         return error
     steps = group // math.gcd(rows, group)
-    groups = [size for size in range(2, batch + 1) if batch % size == 0] or "none: the batch is too small"
+    groups = [size for size in range(2, batch + 1) if batch % size == 0]
+    fitting = f"`num_generations` to one of {groups}, or " if groups else ""  # a single row holds no group
     return ValueError(
         f"`num_generations` is {group!r} (of `num_rollouts` {args.num_rollouts or 4 * group}), but it must divide the "
         f"{batch} trained rows of a generation batch: `per_device_train_batch_size` {args.per_device_train_batch_size} "
         f"x {args.world_size} processes x `steps_per_generation` {args.steps_per_generation} "
-        f"(`gradient_accumulation_steps` is {args.gradient_accumulation_steps}). Set `num_generations` to one of "
-        f"{groups}, or `steps_per_generation` to a multiple of {steps}."
+        f"(`gradient_accumulation_steps` is {args.gradient_accumulation_steps}). Set {fitting}"
+        f"`steps_per_generation` to a multiple of {steps}."
     )
 
 

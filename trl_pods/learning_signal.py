@@ -1,6 +1,7 @@
 """Warning of a training that cannot learn: equal rewards, equal rewards of the kept rollouts, truncated completions."""
 
 import logging
+import math
 from collections import Counter
 from typing import Any
 
@@ -61,6 +62,11 @@ class LearningSignal:
             logger.warning(message)
 
     def _about_rewards(self, mean_reward: float) -> str:
+        if math.isnan(mean_reward):
+            return (
+                f"No learning signal: in {PATIENCE} generation batches in a row, no reward function scored a rollout. "
+                "Check why they return `None` or NaN: whether the columns that they read hold what they look for."
+            )
         return (
             f"No learning signal: in {PATIENCE} generation batches in a row, the rollouts of each prompt had equal "
             f"rewards (mean reward {mean_reward:g}), so that rewards did not move the model. Check that the reward is "

@@ -11,7 +11,6 @@ older log there is removed; so a checkpoint that has a log is complete. The orde
 
 import json
 import logging
-import os
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +20,8 @@ from safetensors.torch import save_file
 from torch.utils.data import Sampler
 
 from .errors import SetupError
-from .runs.checkpoints import STATE
+from .files import written_whole
+from .runs.checkpoints import PODS_STATE, STATE
 
 logger = logging.getLogger(__name__)
 
@@ -29,20 +29,20 @@ VERSION = 1  # of what a file holds
 ENTROPY_CONTROL = ("entropy_coef", "_last_world_entropy")  # which TRL saves too, but after the log
 
 
-def state_path(checkpoint: Path | str, process_index: int | str) -> Path:
+def state_path(checkpoint: Path | str, process_index: int) -> Path:
     """
     Say where a process saves its state.
 
     Args:
         checkpoint (`Path` or `str`):
             Folder of the checkpoint.
-        process_index (`int` or `str`):
-            Index of the process, or `"*"` for the pattern of all.
+        process_index (`int`):
+            Index of the process.
 
     Returns:
         `Path`: The file.
     """
-    return Path(checkpoint) / f"pods_state_{process_index}.safetensors"
+    return Path(checkpoint) / PODS_STATE.replace("*", str(process_index))
 
 
 def save_state(trainer: Any, checkpoint: Path | str) -> None:
@@ -54,6 +54,9 @@ def save_state(trainer: Any, checkpoint: Path | str) -> None:
             Trainer at the end of an optimizer step.
         checkpoint (`Path` or `str`):
             Folder of the checkpoint. Made if it is missing.
+
+    Raises:
+        SetupError: It cannot be written.
     """
     is_used_up = trainer._step % (trainer.args.steps_per_generation * trainer.num_iterations) == 0
     buffered, tensors = _flatten([] if is_used_up else trainer._buffered_inputs)
@@ -68,12 +71,10 @@ def save_state(trainer: Any, checkpoint: Path | str) -> None:
         "buffered": buffered,
     }
     path = state_path(checkpoint, trainer.accelerator.process_index)
-    path.parent.mkdir(parents=True, exist_ok=True)
     if trainer.accelerator.is_main_process:
         (path.parent / STATE).unlink(missing_ok=True)  # of an earlier run that came to this step
-    draft = path.with_suffix(".draft")
-    save_file(tensors, draft, metadata={"state": json.dumps(state)})
-    os.replace(draft, path)
+    with written_whole(path) as draft:
+        save_file(tensors, draft, metadata={"state": json.dumps(state)})
 
 
 def load_state(trainer: Any, checkpoint: Path | str) -> None:
@@ -93,7 +94,7 @@ def load_state(trainer: Any, checkpoint: Path | str) -> None:
         SetupError: The file is damaged, or of a run with other batch sizes or another number of processes.
     """
     path = state_path(checkpoint, trainer.accelerator.process_index)
-    others = list(Path(checkpoint).glob(state_path(checkpoint, "*").name))
+    others = list(Path(checkpoint).glob(PODS_STATE))
     if not others:
         logger.warning(
             f"The checkpoint {str(checkpoint)!r} holds no state of trl_pods, so training goes on with a new generation "
@@ -107,18 +108,18 @@ def load_state(trainer: Any, checkpoint: Path | str) -> None:
             "resume from another one."
         )
     try:
-        with safe_open(path, framework="pt") as file:
-            state = json.loads(file.metadata()["state"])
-            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-        _check(state, trainer, checkpoint)
-        buffered = _unflatten(state["buffered"], tensors, trainer.accelerator.device)
-    except SetupError:
-        raise
+        state, buffered = _read(path, trainer.state.global_step, trainer.accelerator.device)
+        changed = _changed(state["sizes"], _sizes(trainer))
     except (SafetensorError, OSError, KeyError, TypeError, ValueError) as error:
         raise SetupError(
-            f"{str(path)!r} is damaged: {error}. Resume from an earlier checkpoint, or remove all "
-            f"{state_path('', '*').name} beside it to go on with a new generation batch."
+            f"{str(path)!r} is damaged: {error}. Resume from an earlier checkpoint, or remove all {PODS_STATE} beside "
+            "it to go on with a new generation batch."
         ) from error
+    if changed:
+        raise SetupError(
+            f"The checkpoint {str(checkpoint)!r} was saved with {', '.join(changed)}, so training cannot go on as it "
+            "was. Set what was, or start anew."
+        )
     trainer._step = state["step"]
     trainer._buffered_inputs = buffered or None
     for name, values in state["metrics"].items():
@@ -150,18 +151,20 @@ def _sizes(trainer: Any) -> dict[str, int]:
     return sizes | {"number of processes": trainer.accelerator.num_processes}
 
 
-def _check(state: dict[str, Any], trainer: Any, checkpoint: Path | str) -> None:
+def _changed(saved: dict[str, int], now: dict[str, int]) -> list[str]:
+    return [f"`{name}` {saved[name]} (now {now[name]})" for name in now if saved[name] != now[name]]
+
+
+def _read(path: Path, step: int, device: Any) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+    """A file's state and its micro-batches, if it is one of this version and of this optimizer step."""
+    with safe_open(path, framework="pt") as file:
+        state = json.loads(file.metadata()["state"])
+        tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
     if state["version"] != VERSION:
-        raise KeyError(f"it has version {state['version']}, not {VERSION}")
-    if state["global_step"] != trainer.state.global_step:
-        raise ValueError(f"it is of step {state['global_step']}, the checkpoint of {trainer.state.global_step}")
-    saved, now = state["sizes"], _sizes(trainer)
-    changed = [f"`{name}` {saved[name]} (now {now[name]})" for name in now if saved[name] != now[name]]
-    if changed:
-        raise SetupError(
-            f"The checkpoint {str(checkpoint)!r} was saved with {', '.join(changed)}, so training cannot go on as it "
-            "was. Set what was, or start anew."
-        )
+        raise ValueError(f"it has version {state['version']}, not {VERSION}")
+    if state["global_step"] != step:
+        raise ValueError(f"it is of step {state['global_step']}, the checkpoint of {step}")
+    return state, _unflatten(state["buffered"], tensors, device)
 
 
 def _flatten(batches: list[dict[str, Any]]) -> tuple[list[dict[str, Any]], dict[str, torch.Tensor]]:

@@ -12,6 +12,8 @@ from typing import Any
 
 import torch
 
+from .errors import SetupError
+
 Strategy = Callable[..., torch.Tensor]
 
 # What a strategy may ask for by naming it in its signature.
@@ -134,8 +136,8 @@ def select(
 
     Raises:
         RuntimeError: The strategy raised.
-        TypeError: It returned something other than a long tensor.
-        ValueError: It returned a wrong shape, an index out of range, or one index twice for a prompt.
+        SetupError: It returned something other than a long tensor, a wrong shape, an index out of range, or one index
+            twice for a prompt.
     """
     # Copies, so that a strategy that writes into its arguments spoils neither the metrics nor the training.
     context = {key: value.clone() if isinstance(value, torch.Tensor) else value for key, value in context.items()}
@@ -197,18 +199,18 @@ def _check(name: str, kept: torch.Tensor, shape: torch.Size, num_kept: int) -> N
     problem = f"The down-sampling strategy {name!r} must return a long tensor of shape {(num_prompts, num_kept)}"
     if not isinstance(kept, torch.Tensor) or kept.dtype != torch.long:
         found = f"a tensor of {kept.dtype}" if isinstance(kept, torch.Tensor) else f"a `{type(kept).__name__}`"
-        raise TypeError(f"{problem}, but it returned {found}. Return column indices as `torch.long`.")
+        raise SetupError(f"{problem}, but it returned {found}. Return column indices as `torch.long`.")
     if kept.shape != (num_prompts, num_kept):
-        raise ValueError(f"{problem}, but it returned shape {tuple(kept.shape)}. Return `num_kept` indices a prompt.")
+        raise SetupError(f"{problem}, but it returned shape {tuple(kept.shape)}. Return `num_kept` indices a prompt.")
     if ((kept < 0) | (kept >= num_rollouts)).any():
-        raise ValueError(
+        raise SetupError(
             f"{problem} with indices from 0 to {num_rollouts - 1}, but it returned indices from {kept.min().item()} to "
             f"{kept.max().item()}. Index the columns of `rewards`."
         )
     repeated = (kept.sort(dim=1).values.diff(dim=1) == 0).any(dim=1)
     if repeated.any():
         row = int(repeated.nonzero()[0])
-        raise ValueError(
+        raise SetupError(
             f"{problem} with distinct indices in each row, but row {row} is {kept[row].tolist()}. Keep each rollout at "
             "most once."
         )

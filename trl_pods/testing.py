@@ -39,8 +39,8 @@ def check_strategy(
     Raises:
         AssertionError: The contract is broken; the message says where.
         RuntimeError: The strategy raised.
-        TypeError: It returned something other than a long tensor.
-        ValueError: It returned a wrong shape or wrong indices, or does not take `kwargs`.
+        ValueError: It returned something other than a long tensor, a wrong shape or wrong indices, or does not take
+            `kwargs`.
 
     Example:
 

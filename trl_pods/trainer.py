@@ -39,7 +39,7 @@ from .resuming import load_state, pass_over_epochs, save_state
 from .reward_checks import checked_rewards
 from .rollout_checks import checked_rollouts
 from .rows import add_extra_fields, columns_of, dataset_images, keep_rows, replace_columns
-from .runs.checkpoints import checkpoint_folder, checkpoint_to_go_on_from
+from .runs.checkpoints import checkpoint_folder, checkpoint_to_go_on_from, warn_of_checkpoints
 from .runs.record import RunRecordCallback
 from .selection import Selection, seeded_generator, select
 from .statistics import advantages_over_all, reward_metrics, selection_metrics, weighted_sum
@@ -122,14 +122,17 @@ class PODSGRPOTrainer(GRPOTrainer):
         """
         Train as [`~transformers.Trainer.train`] does, after one line (level INFO) on what a generation batch holds.
 
-        With `resume_from_checkpoint=True` it goes on from the last checkpoint that was written to the end.
+        With `resume_from_checkpoint=True` it goes on from the last checkpoint that is complete. One that has been
+        trained to the end is not trained on.
 
         Raises:
             ValueError: A dataset without a length gave too few prompts for one generation batch, or there is no
-                checkpoint to resume from, or it does not fit.
+                checkpoint to resume from, or it is not complete, or does not fit.
         """
-        if resume_from_checkpoint is True:
-            resume_from_checkpoint = checkpoint_to_go_on_from(self.args.output_dir)
+        if resume_from_checkpoint:
+            resume_from_checkpoint = checkpoint_to_go_on_from(resume_from_checkpoint, self.args.output_dir)
+        elif self.accelerator.is_main_process:
+            warn_of_checkpoints(self.args.output_dir)
         if self.accelerator.is_main_process:
             logger.info(describe_batch(self.args, self.train_dataset))
         result = super().train(resume_from_checkpoint, *args, **kwargs)
@@ -139,6 +142,13 @@ class PODSGRPOTrainer(GRPOTrainer):
                 "generation batch takes. Give more prompts, or make the generation batch smaller."
             )
         return result
+
+    def get_batch_samples(self, *args, **kwargs):
+        # transformers looks whether it has come to the end only after a step.
+        if self.state.global_step >= self.state.max_steps:
+            self.control.should_training_stop = True
+            return [], None
+        return super().get_batch_samples(*args, **kwargs)
 
     def _save_checkpoint(self, model, trial) -> None:
         if not self.args.save_only_model:
@@ -299,8 +309,8 @@ class PODSGRPOTrainer(GRPOTrainer):
             name = self.reward_func_names[i]
             if name not in self._warned_of and self.accelerator.is_main_process:
                 logger.warning(
-                    f"The reward function {name!r} gave an infinite reward at step {self.state.global_step}. Infinite "
-                    "rewards count as not given, as `None` does; return finite numbers."
+                    f"The reward function {name!r} gave an infinite reward at step {self.state.global_step}, or one "
+                    "too large for float32. Such rewards count as not given, as `None` does; return finite numbers."
                 )
             self._warned_of.add(name)
         return rewards_per_func.masked_fill(rewards_per_func.isinf(), torch.nan)

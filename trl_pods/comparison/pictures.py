@@ -7,8 +7,8 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from ..files import written_whole
 from .curves import Curve, mean_curve
-from .files import written_whole
 
 # Okabe and Ito's colours, which the colour-blind can tell apart.
 COLOURS = ("#56B4E9", "#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#000000")

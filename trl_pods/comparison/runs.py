@@ -12,13 +12,13 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from ..errors import SetupError
+from ..files import written_whole
 from ..progress_line import ProgressLine
-from ..runs.checkpoints import STATE, last_complete_checkpoint
+from ..runs.checkpoints import STATE, last_checkpoint_with_log, last_complete_checkpoint, read_state
 from ..runs.log import has_log, read_log
 from ..wall_clock import METRIC as TRAIN_SECONDS
 from ..wall_clock import WallClockCallback
 from . import children
-from .files import written_whole
 from .methods import Method
 
 COMMAND = "command.json"
@@ -146,7 +146,7 @@ def _noted(mark: Path) -> Any:
 
 def _finish(run: Run, job: Job) -> None:
     """Do what is left to do of a run that was interrupted after it had trained."""
-    checkpoint = None if run.is_finished else last_complete_checkpoint(run.folder)
+    checkpoint = None if run.is_finished else last_checkpoint_with_log(run.folder)
     if checkpoint is not None and _trained_seconds(checkpoint) >= job.max_seconds:
         with written_whole(run.folder / STATE) as draft:
             shutil.copy(Path(checkpoint) / STATE, draft)
@@ -157,7 +157,7 @@ def _finish(run: Run, job: Job) -> None:
 def _trained_seconds(checkpoint: str) -> float:
     """Seconds of training at a checkpoint: by its log, or by its clock, which also counts how long saving it took."""
     logged = [entry[TRAIN_SECONDS] for entry in read_log(checkpoint) if TRAIN_SECONDS in entry]
-    callbacks = json.loads((Path(checkpoint) / STATE).read_text()).get("stateful_callbacks", {})
+    callbacks = read_state(checkpoint).get("stateful_callbacks", {})
     clock = callbacks.get(WallClockCallback.__name__, {"attributes": {"seconds": 0.0}})
     return max([clock["attributes"]["seconds"], *logged])
 

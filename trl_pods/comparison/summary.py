@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 from rich.table import Column, Table
 
+from ..files import written_whole
 from ..phases import PHASES
 from .costs import ideal_step_seconds
 from .curves import Curve
-from .files import written_whole
 from .methods import Method
 from .outcome import Outcome
 

@@ -1,14 +1,27 @@
-"""Finding the checkpoint to go on from."""
+"""Checkpoints: which there are, whether one is whole, and which to go on from."""
 
 import json
 import logging
+import zipfile
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
+from safetensors import SafetensorError, safe_open
 from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
 
 logger = logging.getLogger(__name__)
 
 STATE = "trainer_state.json"  # the log, which is the last that is written of a checkpoint
+PODS_STATE = "pods_state_*.safetensors"  # one for each process, see `resuming.py`
+# What transformers needs to go on as it was, and where a plain training, FSDP and DeepSpeed save it. Where a part is
+# missing, transformers goes on without a word: with a new optimizer, or with other random numbers.
+_PARTS = {
+    "the model": ("model*.safetensors", "adapter_model.*", "pytorch_model*", "global_step*"),
+    "the optimizer": ("optimizer*", "global_step*"),
+    "the learning rate scheduler": ("scheduler.pt", "global_step*"),
+    "the random generators": ("rng_state*.pth",),
+}
 
 
 def checkpoint_folder(output_dir: str, step: int) -> Path:
@@ -27,55 +40,167 @@ def checkpoint_folder(output_dir: str, step: int) -> Path:
     return Path(output_dir) / f"{PREFIX_CHECKPOINT_DIR}-{step}"
 
 
-def last_complete_checkpoint(folder: Path | str) -> str | None:
+def read_state(folder: Path | str) -> dict[str, Any]:
     """
-    Find the last checkpoint that was written to the end.
+    Read what transformers writes of a training beside its model: the log, and how far it is.
+
+    Args:
+        folder (`Path` or `str`):
+            A checkpoint, or the run's `output_dir` if the training saved it there.
+
+    Returns:
+        `dict`: The state. `log_history` is a list.
+
+    Raises:
+        OSError: It is missing.
+        ValueError: It is cut off, or something else.
+    """
+    state = json.loads((Path(folder) / STATE).read_text())
+    if not isinstance(state, dict) or not isinstance(state.get("log_history"), list):
+        raise ValueError("it has no `log_history`")
+    return state
+
+
+def last_checkpoint_with_log(folder: Path | str) -> str | None:
+    """
+    Find the last checkpoint whose log can be read.
 
     Args:
         folder (`Path` or `str`):
             The run's `output_dir`.
 
     Returns:
-        `str`, *optional*: The checkpoint, or `None` if there is none. Later ones that are not complete are named in a
-        warning.
+        `str`, *optional*: The checkpoint, or `None` if there is none. Later ones are named in a warning.
     """
-    checkpoints = sorted(
-        (path for path in Path(folder).glob(f"{PREFIX_CHECKPOINT_DIR}-*") if path.name.split("-")[1].isdigit()),
-        key=lambda path: int(path.name.split("-")[1]),
-    )
-    for checkpoint in reversed(checkpoints):
-        if _is_complete(checkpoint):
-            return str(checkpoint)
-        logger.warning(f"The checkpoint {str(checkpoint)!r} was not written to the end, so it is passed over.")
-    return None
+    return _last(folder, _fault_of_log)
 
 
-def checkpoint_to_go_on_from(output_dir: str) -> str:
+def last_complete_checkpoint(folder: Path | str) -> str | None:
     """
-    Find what `resume_from_checkpoint=True` means.
+    Find the last checkpoint that training can go on from.
 
     Args:
+        folder (`Path` or `str`):
+            The run's `output_dir`.
+
+    Returns:
+        `str`, *optional*: The checkpoint, or `None` if there is none. Later ones are named in a warning, with what
+        [`find_fault`] says.
+    """
+    return _last(folder, find_fault)
+
+
+def checkpoint_to_go_on_from(wanted: Path | str | bool, output_dir: str) -> str:
+    """
+    Find the checkpoint that `resume_from_checkpoint` means.
+
+    Args:
+        wanted (`Path`, `str` or `bool`):
+            Folder of a checkpoint, or `True` for the last one that is complete.
         output_dir (`str`):
             The run's `output_dir`.
 
     Returns:
-        `str`: The last checkpoint that was written to the end.
+        `str`: Folder of the checkpoint.
 
     Raises:
-        ValueError: There is none.
+        ValueError: There is no such checkpoint, or it is not complete.
     """
-    last = last_complete_checkpoint(output_dir)
-    if last is None:
+    if isinstance(wanted, bool):
+        last = last_complete_checkpoint(output_dir)
+        if last is None:
+            raise ValueError(
+                f"`resume_from_checkpoint` is true, but `output_dir` ({output_dir!r}) holds no complete checkpoint. "
+                "Give the folder of one, or leave it out to start anew."
+            )
+        return last
+    folder = Path(wanted)
+    fault = find_fault(folder) if folder.is_dir() else "it is no folder"
+    if fault is not None:
         raise ValueError(
-            f"`resume_from_checkpoint` is true, but `output_dir` ({output_dir!r}) holds no complete checkpoint. Give "
-            "the folder of one, or leave it out to start anew."
+            f"`resume_from_checkpoint` means {str(wanted)!r}, from which training cannot go on as it was: {fault}. "
+            "Give another checkpoint, or `true` for the last complete one in `output_dir`; to train its model anew, "
+            "set `model_name_or_path` to it."
         )
-    return last
+    return str(wanted)
 
 
-def _is_complete(checkpoint: Path) -> bool:
+def warn_of_checkpoints(output_dir: str) -> None:
+    """
+    Warn where a training begins anew beside checkpoints of an earlier one.
+
+    Args:
+        output_dir (`str`):
+            The run's `output_dir`.
+    """
+    earlier = _checkpoints(output_dir)
+    if earlier:
+        logger.warning(
+            f"`output_dir` ({output_dir!r}) holds {earlier[-1].name!r} of an earlier training, and this one begins "
+            "anew beside it: `resume_from_checkpoint=True` may take the earlier one's, and `save_total_limit` may "
+            "remove them. Set `resume_from_checkpoint` to go on, or name another `output_dir`."
+        )
+
+
+def find_fault(checkpoint: Path | str) -> str | None:
+    """
+    Tell why training cannot go on from a checkpoint as it was.
+
+    Args:
+        checkpoint (`Path` or `str`):
+            Folder of the checkpoint.
+
+    Returns:
+        `str`, *optional*: The first part that is missing or cut off, or `None` if there is none.
+    """
+    checkpoint = Path(checkpoint)
+    return _fault_of_log(checkpoint) or _missing_part(checkpoint) or _part_cut_off(checkpoint)
+
+
+def _checkpoints(folder: Path | str) -> list[Path]:
+    """All of a run, in the order of their steps."""
+    found = (path for path in Path(folder).glob(f"{PREFIX_CHECKPOINT_DIR}-*") if path.name.split("-")[1].isdigit())
+    return sorted(found, key=lambda path: int(path.name.split("-")[1]))
+
+
+def _last(folder: Path | str, fault_of: Callable[[Path], str | None]) -> str | None:
+    for checkpoint in reversed(_checkpoints(folder)):
+        fault = fault_of(checkpoint)
+        if fault is None:
+            return str(checkpoint)
+        logger.warning(f"The checkpoint {str(checkpoint)!r} is passed over: {fault}.")
+    return None
+
+
+def _fault_of_log(checkpoint: Path) -> str | None:
     try:
-        json.loads((checkpoint / STATE).read_text())
-    except (OSError, ValueError):
-        return False
-    return True
+        read_state(checkpoint)
+    except FileNotFoundError:
+        return f"it was not written to the end ({STATE} is missing)"
+    except (OSError, ValueError) as error:
+        return f"its {STATE} cannot be read ({error})"
+    return None
+
+
+def _missing_part(checkpoint: Path) -> str | None:
+    num_processes = len(list(checkpoint.glob(PODS_STATE)))
+    generators = [f"rng_state_{i}.pth" for i in range(num_processes)] if num_processes > 1 else []
+    parts = _PARTS | {f"the random generators of process {i}": (name,) for i, name in enumerate(generators)}
+    for part, patterns in parts.items():
+        if not any(path for pattern in patterns for path in checkpoint.glob(pattern)):
+            return f"the state of {part} is missing ({patterns[0]})"
+    return None
+
+
+def _part_cut_off(checkpoint: Path) -> str | None:
+    """By the ends of the files, without reading them. What trl_pods itself saves is looked at when it is loaded."""
+    for path in sorted({*checkpoint.glob("*.safetensors")} - {*checkpoint.glob(PODS_STATE)}):
+        try:
+            with safe_open(path, framework="pt"):
+                pass
+        except (SafetensorError, OSError) as error:
+            return f"{path.name} is damaged ({error})"
+    for path in (*checkpoint.glob("*.pt"), *checkpoint.glob("*.pth")):
+        if not zipfile.is_zipfile(path):  # what `torch.save` writes is one, with its table of contents at the end
+            return f"{path.name} is damaged (it is cut off, or no file of PyTorch)"
+    return None

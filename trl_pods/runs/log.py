@@ -1,6 +1,5 @@
 """Reading what a run has logged: its metrics by step, and its completions tables."""
 
-import json
 import logging
 from collections.abc import Iterator
 from pathlib import Path
@@ -9,11 +8,9 @@ from typing import Any
 import pandas as pd
 
 from ..errors import SetupError
-from .checkpoints import STATE, last_complete_checkpoint
+from .checkpoints import STATE, last_checkpoint_with_log, read_state
 
 logger = logging.getLogger(__name__)
-
-_UNREADABLE = (OSError, ValueError, KeyError, TypeError)  # what reading a log raises that is missing or cut off
 
 
 def read_log(folder: Path | str) -> list[dict[str, Any]]:
@@ -34,10 +31,10 @@ def read_log(folder: Path | str) -> list[dict[str, Any]]:
     """
     path = Path(folder) / STATE
     try:
-        return _entries(path)
-    except _UNREADABLE as error:
+        return read_state(folder)["log_history"]
+    except (OSError, ValueError) as error:
         is_missing = isinstance(error, FileNotFoundError | NotADirectoryError)
-        last = last_complete_checkpoint(folder)
+        last = last_checkpoint_with_log(folder)
         if last is not None:
             if not is_missing:
                 logger.warning(f"{path} cannot be read, so the log of the last checkpoint counts: {error!r}")
@@ -62,14 +59,10 @@ def has_log(folder: Path | str) -> bool:
         `bool`: Whether it has. A kill or a full disk may leave a part of it.
     """
     try:
-        _entries(Path(folder) / STATE)
-    except _UNREADABLE:
+        read_state(folder)
+    except (OSError, ValueError):
         return False
     return True
-
-
-def _entries(path: Path) -> list[dict[str, Any]]:
-    return json.loads(path.read_text())["log_history"]
 
 
 def completions_tables(folder: Path | str) -> Iterator[pd.DataFrame]:

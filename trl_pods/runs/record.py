@@ -18,6 +18,7 @@ from transformers import TrainerCallback
 from .. import __version__
 from ..batching import prompts_per_generation
 from ..errors import SetupError
+from ..files import written_whole
 
 FILE = "pods_run.json"
 
@@ -145,9 +146,12 @@ class RunRecord:
         Args:
             folder (`Path` or `str`):
                 The run's `output_dir`. Made if it is missing.
+
+        Raises:
+            SetupError: It cannot be written.
         """
-        Path(folder).mkdir(parents=True, exist_ok=True)
-        (Path(folder) / FILE).write_text(json.dumps(dataclasses.asdict(self), indent=2) + "\n")
+        with written_whole(Path(folder) / FILE) as draft:
+            draft.write_text(json.dumps(dataclasses.asdict(self), indent=2) + "\n")
 
 
 _SIZES = (

@@ -15,7 +15,7 @@ from ..data import adapt, check_prompts, drop_long_prompts, load_task
 from ..importing import import_path
 from ..reward_checks import FROM_TRL, check_signature
 from ..rewards import REWARDS
-from ..runs.checkpoints import STATE, checkpoint_to_go_on_from
+from ..runs.checkpoints import checkpoint_to_go_on_from
 from ..trainer import PODSGRPOTrainer
 from ..wall_clock import WallClockCallback
 from .arguments import Arguments
@@ -162,25 +162,13 @@ def checkpoint_to_resume(arguments: Arguments) -> str | None:
         `str`, *optional*: Folder of the checkpoint, or `None` to start anew.
 
     Raises:
-        ValueError: There is no such checkpoint.
+        ValueError: There is no such checkpoint, or it is not complete.
     """
     training = arguments.training
     wanted = str(training.resume_from_checkpoint or "no")
     if wanted.lower() in ("no", "false", "none"):
         return None
-    if wanted.lower() not in ("true", "yes"):
-        return _checked_checkpoint(wanted)
-    return checkpoint_to_go_on_from(training.output_dir)
-
-
-def _checked_checkpoint(folder: str) -> str:
-    if not (Path(folder) / STATE).is_file():
-        state = "holds no complete checkpoint" if Path(folder).is_dir() else "is no folder"
-        raise ValueError(
-            f"`resume_from_checkpoint` means {folder!r}, which {state}. Give the folder of a checkpoint, or `true` for "
-            "the last one in `output_dir`."
-        )
-    return folder
+    return checkpoint_to_go_on_from(wanted.lower() in ("true", "yes") or wanted, training.output_dir)
 
 
 def _check_model(arguments: Arguments) -> None:

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from ..errors import SetupError
+from .errors import SetupError
 
 
 @contextmanager
@@ -29,5 +29,5 @@ def written_whole(path: Path) -> Iterator[Path]:
         draft.replace(path)
     except OSError as error:
         raise SetupError(
-            f"{str(path)!r} cannot be written: {error}. Make room there, or name another `--output_dir`."
+            f"{str(path)!r} cannot be written: {error}. Make room there, or set another `output_dir`."
         ) from error
