@@ -216,7 +216,8 @@ class _Trainings:
 
 def _failure(run: Run, code: int | None) -> str:
     how = f"was ended by {signal.Signals(-code).name}" if code is not None and code < 0 else "failed"
-    lines = (run.folder / OUTPUT).read_text(errors="replace").splitlines()
+    output = run.folder / OUTPUT
+    lines = output.read_text(errors="replace").splitlines() if output.exists() else []  # it may fail before that
     said = [line for line in lines if line.strip() and "%|" not in line][-5:]
     first = f"The run in {str(run.folder)!r} {how}. The last lines of its {OUTPUT}:"
     return "\n".join([first, *said, "What is finished is kept; the same command goes on from there."])
