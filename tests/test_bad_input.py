@@ -139,7 +139,7 @@ def wrong_rule(monkeypatch):
     ("answer", "error"),
     [
         (lambda rewards, num_kept: torch.zeros(len(rewards), num_kept, dtype=torch.long), ValueError),
-        (lambda rewards, num_kept: rewards, TypeError),
+        (lambda rewards, num_kept: rewards, ValueError),
         (lambda rewards, num_kept: 1 / 0, RuntimeError),
     ],
 )

@@ -345,7 +345,7 @@ def test_a_folder_whose_command_is_cut_off_is_refused(tmp_path, content):
 
 def test_what_cannot_be_written_is_said(tmp_path):
     (tmp_path / "file").touch()
-    with pytest.raises(SetupError, match=r"file/run/command.json' cannot be written: .* name another `--output_dir`"):
+    with pytest.raises(SetupError, match=r"file/run/command.json' cannot be written: .* set another `output_dir`"):
         train([run_in(tmp_path / "file" / "run")], Job([], "", max_seconds=2.0))
     for name in ("results.json", "accuracy.png"):
         (tmp_path / name).mkdir()
