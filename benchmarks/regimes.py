@@ -96,7 +96,7 @@ SETS = {
     "map": [Regime(_TASK, start, m, 8 * m) for start in ("at_5", "at_40", "at_90") for m in (16, 8, 4, 2)],
     "ratios": [Regime(_TASK, "at_5", 4, ratio * 4) for ratio in (2, 4, 16)],
     "ratios_of_16": [Regime(_TASK, "at_5", 16, ratio * 16) for ratio in (2, 4, 16)],
-    "one_batch": [Regime(_TASK, "at_5", m, 8 * m) for m in (4, 16)],
+    "one_batch": [Regime(_TASK, "at_5", 4, 32)],
     "again": [Regime(_TASK, start, 4, 32) for start in ("at_5", "at_40", "at_90")],
     "hardly_taught": [Regime(_TASK, "hardly_taught", 4, 32)],
     "noisy": [Regime(_TASK, "at_5", 4, 32, reward="noisy")],
