@@ -14,11 +14,12 @@ from pathlib import Path
 import commands
 import numpy as np
 import pytest
+from filelock import FileLock
 
 from trl_pods import PODSGRPOConfig
 from trl_pods.comparison import costs, pictures, summary
 from trl_pods.comparison.curves import Curve, area, mean_curve, read_curve, time_to
-from trl_pods.comparison.methods import Method, make_method
+from trl_pods.comparison.methods import METHODS, Method, make_method
 from trl_pods.comparison.outcome import choose_rates, compare, tuning_results
 from trl_pods.comparison.runs import Job, Run, train
 from trl_pods.errors import SetupError
@@ -410,7 +411,7 @@ def test_seeds_are_compared_as_numbers(in_tmp, model_path):
 
 
 @pytest.mark.long
-@pytest.mark.parametrize(("how", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 1), (signal.SIGKILL, -9)])
+@pytest.mark.parametrize(("how", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGKILL, -9)])
 def test_ending_a_comparison_ends_its_runs_and_the_same_command_goes_on(compared, how, code):
     folder, words, _ = compared
     name = f"ended{how.value}"
@@ -473,6 +474,35 @@ def test_what_is_wrong_is_said_before_anything_trains(compared, words, message, 
     said = refused(folder, monkeypatch, [*usual, "--output_dir", "other", *words])
     assert re.search(message, said), said
     assert not (folder / "other").exists()
+
+
+def test_two_comparisons_in_one_folder_are_refused(compared, monkeypatch):
+    folder, usual, _ = compared
+    with FileLock(folder / "out" / ".lock"):
+        assert "`output_dir`: another process compares in 'out'" in refused(folder, monkeypatch, usual)
+
+
+def test_steps_far_from_the_ideal_are_warned_of():
+    def row(seconds):
+        return {
+            "label": "PODS 8 to 4",
+            "learning_rate": 1e-3,
+            "seconds_per_step": {"step": seconds},
+            "ratio": {"seconds": 1.5},
+        }
+
+    def cautions(seconds):
+        results = {"tuning": [], "seeds": [0, 1, 2], "ideal_step_seconds": {"step": 1.0}}
+        return summary.cautions(results | {"methods": {"grpo": row(5.0), "pods": row(seconds)}})
+
+    assert cautions(1.1) == []
+    [caution] = cautions(1.5)
+    assert "A step of PODS 8 to 4 took 1.50 times the ideal" in caution
+
+
+def test_grpo_in_one_batch_is_grpo(tmp_path):
+    args = make_args(tmp_path)
+    assert [make_method(name, args).is_baseline for name in METHODS] == [True, True, True, False]
 
 
 def test_errors_are_said_in_a_line(compared):

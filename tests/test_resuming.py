@@ -200,7 +200,7 @@ def test_a_checkpoint_of_which_a_part_is_missing_or_cut_is_refused_or_passed_ove
 @pytest.mark.parametrize("content", ["[]", "{}", '{"log_history": {}}', "null"])
 def test_a_log_that_is_something_else_is_refused(content, checkpoint, model_path):
     (checkpoint / "trainer_state.json").write_text(content)
-    with pytest.raises(ValueError, match=r"its trainer_state.json cannot be read \(it has no `log_history`\)"):
+    with pytest.raises(ValueError, match=r"its trainer_state.json cannot be read \(it has no `log_history` of steps\)"):
         resume(model_path, checkpoint)
 
 

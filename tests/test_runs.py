@@ -107,3 +107,17 @@ def test_checkpoint_whose_log_is_missing_or_cut_is_passed_over(tmp_path, content
     assert last_checkpoint_with_log(tmp_path) == str(tmp_path / "checkpoint-2")
     assert "checkpoint-10' is passed over" in caplog.text
     assert last_checkpoint_with_log(tmp_path / "nothing") is None
+
+
+@pytest.mark.parametrize("entry", ["1", '"x"', "{}", "null"])
+def test_a_log_with_something_else_among_its_entries_is_refused(entry, tmp_path):
+    (tmp_path / "trainer_state.json").write_text(f'{{"log_history": [{{"step": 1}}, {entry}]}}')
+    with pytest.raises(SetupError, match=r"is no log of a training: .*`log_history` of steps"):
+        read_log(tmp_path)
+
+
+def test_what_is_no_number_is_left_out_of_a_log(tmp_path):
+    (tmp_path / "trainer_state.json").write_text(
+        '{"log_history": [{"step": 1, "reward": "abc", "loss": null, "kl": 2}]}'
+    )
+    assert read_log(tmp_path) == [{"step": 1, "kl": 2}]

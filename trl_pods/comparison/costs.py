@@ -1,6 +1,7 @@
 """What a step costs: seconds by phase, the ideal that PODS can reach, and the same curves on other hardware."""
 
 import json
+import math
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
@@ -115,8 +116,8 @@ class Hardware:
             values: Any = json.loads(Path(path).read_text())
             tables = ({int(k): float(v) for k, v in values[part].items()} for part in ("generate", "update"))
             hardware = cls(str(values["name"]), *tables)
-            if min([0.0, *hardware.generate.values(), *hardware.update.values()]) < 0:
-                raise ValueError("it has negative seconds")
+            if not all(0 <= s < math.inf for s in (*hardware.generate.values(), *hardware.update.values())):
+                raise ValueError("its seconds must be 0 or more, and finite")
             return hardware
         except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
             raise SetupError(

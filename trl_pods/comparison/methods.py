@@ -12,9 +12,9 @@ from ..config import PODSGRPOConfig
 from ..errors import SetupError
 from ..registry import get_strategy
 
-BASELINES = ("grpo", "grpo_n")
-METHODS = (*BASELINES, "grpo_n_batch", "pods")
-DEFAULT = (*BASELINES, "pods")
+BASELINES = ("grpo", "grpo_n", "grpo_n_batch")
+METHODS = (*BASELINES, "pods")
+DEFAULT = ("grpo", "grpo_n", "pods")  # those that need the same memory
 
 
 @dataclass(frozen=True)
@@ -43,7 +43,7 @@ class Method:
 
     @property
     def is_baseline(self) -> bool:
-        """Whether it is plain GRPO in micro-batches of the recipe's size, so with the memory that PODS needs."""
+        """Whether it is plain GRPO."""
         return self.name in BASELINES
 
 

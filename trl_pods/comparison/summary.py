@@ -15,6 +15,8 @@ from .curves import Curve
 from .methods import Method
 from .outcome import Outcome
 
+SLOWED = 1.2  # times the ideal seconds of a step, which PODS comes close to on a quiet machine
+
 
 def summarize(
     methods: list[Method],
@@ -165,6 +167,16 @@ def cautions(summary: dict[str, Any]) -> list[str]:
             found.append(f"The learning rate of {row['label']} is at the edge of those that were tried. Try more.")
         if row["seconds_per_step"] is None:
             found.append(f"{row['label']} trained too few steps to tell what one costs. Raise `max_seconds`.")
+    ideal = summary.get("ideal_step_seconds")
+    for name, row in summary["methods"].items():
+        seconds = row["seconds_per_step"]
+        if name.startswith("pods") and ideal is not None and seconds is not None:
+            times = seconds["step"] / ideal["step"]
+            if times > SLOWED:
+                found.append(
+                    f"A step of {row['label']} took {times:.2f} times the ideal. Perhaps its runs were slowed by other "
+                    "work, or the others were trained before, on a quieter machine; then the times do not compare."
+                )
     if not any(row["ratio"]["seconds"] is not None for row in summary["methods"].values()):
         found.append("GRPO did not rise above the start model by more than noise, so there is no ratio of times.")
     if len(summary["seeds"]) < 3:

@@ -49,15 +49,16 @@ def read_state(folder: Path | str) -> dict[str, Any]:
             A checkpoint, or the run's `output_dir` if the training saved it there.
 
     Returns:
-        `dict`: The state. `log_history` is a list.
+        `dict`: The state. `log_history` is a list of dictionaries, each with a `step`.
 
     Raises:
         OSError: It is missing.
         ValueError: It is cut off, or something else.
     """
     state = json.loads((Path(folder) / STATE).read_text())
-    if not isinstance(state, dict) or not isinstance(state.get("log_history"), list):
-        raise ValueError("it has no `log_history`")
+    entries = state.get("log_history") if isinstance(state, dict) else None
+    if not isinstance(entries, list) or not all(isinstance(entry, dict) and "step" in entry for entry in entries):
+        raise ValueError("it has no `log_history` of steps")
     return state
 
 

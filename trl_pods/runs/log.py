@@ -23,15 +23,15 @@ def read_log(folder: Path | str) -> list[dict[str, Any]]:
             the end) or with checkpoints, of which the last is read where that log is missing or cut off.
 
     Returns:
-        `list[dict[str, Any]]`: What was logged, in order. Each entry has its `step`; those of evaluations have metrics
-        that begin with `eval_`.
+        `list[dict[str, Any]]`: The numbers that were logged, in order. Each entry has its `step`; those of evaluations
+        have metrics that begin with `eval_`.
 
     Raises:
         SetupError: There is no log, or it cannot be read.
     """
     path = Path(folder) / STATE
     try:
-        return read_state(folder)["log_history"]
+        return [_numbers(entry) for entry in read_state(folder)["log_history"]]
     except (OSError, ValueError) as error:
         is_missing = isinstance(error, FileNotFoundError | NotADirectoryError)
         last = last_checkpoint_with_log(folder)
@@ -45,6 +45,10 @@ def read_log(folder: Path | str) -> list[dict[str, Any]]:
                 "`trl-pods grpo` finished, or that saved a checkpoint."
             ) from None
         raise SetupError(f"{path} is no log of a training: {error!r}.") from error
+
+
+def _numbers(entry: dict[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in entry.items() if isinstance(value, int | float)}
 
 
 def has_log(folder: Path | str) -> bool:

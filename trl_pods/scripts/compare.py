@@ -47,21 +47,34 @@ def run(arguments: list[str], prog: str = "trl-pods compare") -> dict[str, Any]:
         raise SetupError("Curves are drawn with matplotlib, which is missing. Run pip install 'trl-pods[plot]'.")
     from rich.console import Console
 
-    from ..comparison.comparison import run as compare
-
     comparison = _parse(arguments, prog)
     try:
         comparison.folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise SetupError(f"`output_dir`: {error}. Name another folder.") from error
     print(_announcement(comparison), flush=True)
-    results = compare(comparison)
+    results = _compare_alone(comparison)
     tables = [summary.table(results, axis) for axis in results["axes"] if axis != "steps"]
     Console().print(*tables, summary.phase_table(results), sep="\n")
     for caution in summary.cautions(results):
         print(caution)
     print(f"Numbers, curves and picture are in {comparison.folder}: results.json, accuracy.png.")
     return results
+
+
+def _compare_alone(comparison: "Comparison") -> dict[str, Any]:
+    """Compare while no other process does so in the same folder, where each would resume the runs of the other."""
+    from filelock import FileLock, Timeout
+
+    from ..comparison.comparison import run as compare
+
+    try:
+        with FileLock(comparison.folder / ".lock", timeout=0):
+            return compare(comparison)
+    except Timeout:
+        raise SetupError(
+            f"`output_dir`: another process compares in {str(comparison.folder)!r}. Wait for it, or name another."
+        ) from None
 
 
 def _announcement(comparison: "Comparison") -> str:
@@ -179,10 +192,15 @@ def main(arguments: list[str], prog: str) -> None:
             Name of the command, for its help and its errors.
     """
     set_up_output()
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit("Ended. The same command goes on from what is finished."))
+    signal.signal(signal.SIGTERM, _end)
     try:
         with said_in_a_line(prog):
             run(arguments, prog)
     except KeyboardInterrupt:
         print("\nInterrupted. The same command goes on from what is finished.", file=sys.stderr)
         sys.exit(130)
+
+
+def _end(number: int, frame: Any) -> None:
+    print("\nEnded. The same command goes on from what is finished.", file=sys.stderr)
+    sys.exit(128 + number)
