@@ -20,8 +20,8 @@ STOPS = {
     "too_few_rollouts": (1, "SetupError: `rollout_func` returned 7 of 'completion_ids' for 8 prompts", 0),
     "empty_completion": (1, "SetupError: `rollout_func` returned completion 0 without a token", 0),
     "no_completions": (1, "SetupError: `rollout_func` returned 0 of 'completion_ids' for 8 prompts", 0),
-    "short_logprobs": (1, "SetupError: `rollout_func` returned 1 log-probabilities for the 3 tokens", 0),
-    "full_disk_for_checkpoints": (1, "SafetensorError", 3),
+    "short_logprobs": (1, "SetupError: `rollout_func` returned [-1.0] as 'logprobs' of completion 0", 0),
+    "full_disk_for_checkpoints": (1, "SetupError: '", 3),
 }
 SURVIVED = ["no_numbers", "rule_raises_elsewhere", "unused_logprobs", "nan_logprobs", "full_disk"]
 

@@ -1,6 +1,7 @@
 """Resuming: bit-identical at any step, in any part of a generation batch; clear errors for what is damaged."""
 
 import json
+import re
 import shutil
 from pathlib import Path
 
@@ -10,12 +11,14 @@ import pytest
 import tiny
 import torch
 from safetensors import safe_open
+from safetensors.torch import save_file
+from transformers import AutoModelForCausalLM
 from trl import GRPOConfig, GRPOTrainer
 
 from trl_pods import PODSGRPOConfig, PODSGRPOTrainer
 from trl_pods.errors import SetupError
 from trl_pods.resuming import state_path
-from trl_pods.runs.checkpoints import last_complete_checkpoint
+from trl_pods.runs.checkpoints import find_fault, last_complete_checkpoint
 
 SIZES = [(1, 1, 1), (4, 1, 1), (2, 2, 1), (3, 2, 2), (1, 1, 2)]
 
@@ -25,7 +28,7 @@ def make_trainer(model_path, output_dir, num_prompts=16, **overrides):
     arguments |= {"save_strategy": "steps", "logging_steps": 2, "beta": 0.1}
     return PODSGRPOTrainer(
         model=model_path,
-        reward_funcs=tiny.distinct_characters,
+        reward_funcs=overrides.pop("reward_funcs", tiny.distinct_characters),
         args=PODSGRPOConfig(**tiny.default_arguments(output_dir, **arguments | overrides)),
         train_dataset=tiny.make_dataset(num_prompts),
     )
@@ -324,3 +327,75 @@ def test_both_processes_are_told_that_the_part_of_one_is_damaged(two_processes):
     assert second.startswith("SetupError: ")
     assert "pods_state_1.safetensors' is damaged" in second
     assert first == f"SetupError: All processes stop, because process 1 raised {second}"
+
+
+def test_a_folder_with_another_name_is_no_checkpoint(model_path, tmp_path):
+    make_trainer(model_path, tmp_path, max_steps=2).train()
+    (tmp_path / "checkpoint-2").rename(tmp_path / "checkpoint-2-broken")
+    (tmp_path / "checkpoint-²").mkdir()
+    assert last_complete_checkpoint(tmp_path) == str(tmp_path / "checkpoint-1")
+
+
+@pytest.mark.parametrize("damaged", ["", "half", "folder", "of another process"])
+def test_true_passes_over_a_checkpoint_whose_state_of_ours_is_damaged(damaged, checkpoint, caplog):
+    shutil.copytree(checkpoint, checkpoint.with_name("checkpoint-1"))
+    path = state_path(checkpoint, 0)
+    content = path.read_bytes()
+    if damaged == "of another process":
+        path.rename(state_path(checkpoint, 1))
+    else:
+        path.unlink()
+        path.mkdir() if damaged == "folder" else path.write_bytes(content[: len(content) // 2 if damaged else 0])
+    assert last_complete_checkpoint(checkpoint.parent) == str(checkpoint.with_name("checkpoint-1"))
+    assert "pods_state_" in caplog.text
+
+
+@pytest.mark.parametrize(
+    "part", ["model-00002-of-00002.safetensors", "model.safetensors.index.json", "-model.safetensors.index.json"]
+)
+def test_a_model_in_shards_must_be_whole(part, model_path, checkpoint, tmp_path):
+    (checkpoint / "model.safetensors").unlink()
+    model = AutoModelForCausalLM.from_pretrained(model_path)
+    model.save_pretrained(checkpoint, max_shard_size="20KB")
+    shards = sorted(path.name for path in checkpoint.glob("model-*.safetensors"))
+    assert len(shards) > 1 and find_fault(checkpoint) is None
+    damage(checkpoint, shards[-1] if part.startswith("model-") else part)
+    assert re.search("missing in part|index.json is damaged", find_fault(checkpoint))
+
+
+@pytest.mark.parametrize("name", ["config.json", "generation_config.json"])
+def test_settings_that_are_cut_off_are_a_fault(name, checkpoint):
+    (checkpoint / name).write_text("{")
+    assert find_fault(checkpoint).startswith(f"{name} is damaged")
+
+
+def test_a_trainer_that_goes_on_after_an_error_logs_each_step_once(model_path, tmp_path):
+    def judge(completions, **kwargs):
+        calls.append(len(completions))
+        if len(calls) == 6:
+            raise RuntimeError("no judge")
+        return tiny.distinct_characters(completions)
+
+    def train(trainer, **kwargs):
+        trainer.train(**kwargs)
+        return logged(trainer)
+
+    calls: list[int] = [0] * 10  # past the one that raises
+    arguments = {"max_steps": 6, "logging_steps": 6, "save_steps": 2, "reward_funcs": judge}
+    whole = train(make_trainer(model_path, tmp_path / "whole", **arguments))
+    calls.clear()
+    trainer = make_trainer(model_path, tmp_path / "run", **arguments)
+    with pytest.raises(RuntimeError, match="no judge"):
+        trainer.train()
+    assert train(trainer, resume_from_checkpoint=True) == whole
+
+
+def test_a_checkpoint_sets_nothing_but_what_it_is_for(model_path, checkpoint):
+    path = state_path(checkpoint, 0)
+    with safe_open(path, framework="pt") as file:
+        state = json.loads(file.metadata()["state"])
+        tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+    state["entropy_control"] |= {"temperature": 99.0, "hub_model_id": "someone/else"}
+    save_file(tensors, path, metadata={"state": json.dumps(state)})
+    trainer = resume(model_path, checkpoint)
+    assert trainer.temperature == 1.0 and trainer.hub_model_id != "someone/else"

@@ -173,8 +173,12 @@ WRONG = [
     ({**RIGHT, "completion_ids": [[4, None], [6]]}, "as completion 0"),
     ({**RIGHT, "completion_ids": [[[4], [5]], [6]]}, r"returned \[\[4\], \[5\]\] as completion 0"),
     ({**RIGHT, "prompt_ids": [[1, 2], "turn"]}, "returned 'turn' as prompt 1"),
-    ({**RIGHT, "logprobs": [[-1.0], [-1.0]]}, "returned 1 log-probabilities for the 2 tokens of completion 0"),
-    ({**RIGHT, "logprobs": [[-1.0, -1.0], -1.0]}, "returned a `float` as log-probabilities for the 1 tokens"),
+    ({**RIGHT, "logprobs": [[-1.0], [-1.0]]}, r"returned \[-1.0\] as 'logprobs' of completion 0, which has 2 tokens"),
+    ({**RIGHT, "logprobs": [[-1.0, -1.0], -1.0]}, "returned -1.0 as 'logprobs' of completion 1"),
+    ({**RIGHT, "logprobs": [[-1.0, -1.0], ["a"]]}, r"returned \['a'\] as 'logprobs' of completion 1"),
+    ({**RIGHT, "env_mask": [[1, 1]]}, "returned 1 of 'env_mask' for 2 prompts"),
+    ({**RIGHT, "env_mask": [[1, 1], [1, 1]]}, r"returned \[1, 1\] as 'env_mask' of completion 1, which has 1 tokens"),
+    ({**RIGHT, "env_mask": [[1, 1], ["a"]]}, "as 'env_mask' of completion 1"),
 ]
 
 
@@ -184,9 +188,44 @@ def test_what_a_rollout_func_returns_is_refused_with_what_it_was(rollouts, messa
         check_rollouts(rollouts, num_prompts=2, num_tokens=9)
 
 
-@pytest.mark.parametrize("kind", [list, tuple, np.array, torch.tensor])
-def test_rollouts_of_any_kind_of_sequence_pass(kind):
-    check_rollouts({key: [kind(row) for row in rows] for key, rows in RIGHT.items()}, num_prompts=2, num_tokens=9)
+KINDS = [
+    list,
+    tuple,
+    np.array,
+    torch.tensor,
+    lambda row: [torch.tensor(value) for value in row],
+    lambda row: [np.float64(value) if isinstance(value, float) else np.int64(value) for value in row],
+]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("outer", [list, tuple])
+def test_rollouts_of_any_kind_of_sequence_become_lists(kind, outer):
+    given = {key: outer(kind(row) for row in rows) for key, rows in RIGHT.items()}
+    assert check_rollouts({**given, "more": 1}, num_prompts=2, num_tokens=9) == {**RIGHT, "more": 1}
+
+
+@pytest.mark.parametrize("kind", [torch.tensor, np.array, tuple])
+def test_rollouts_as_tensors_train_as_those_of_lists(kind, model_path, tmp_path):
+    def train(kind):
+        seen = []
+
+        def rollouts(prompts, trainer):
+            ids = [[5 + i % 7, 6 + i % 3, trainer.processing_class.eos_token_id if i % 2 else 9] for i in range(16)]
+            made = {"prompt_ids": [[2, 3]] * 16, "completion_ids": ids, "logprobs": [[-1.0] * 3] * 16}
+            return {key: kind(rows) for key, rows in made.items()} | {"env_mask": kind([[1, 0, 1]] * 16)}
+
+        def judge(completion_ids, **kwargs):
+            seen.append(completion_ids)
+            return [float(ids[0] + ids[1]) for ids in completion_ids]
+
+        trainer = make_trainer(model_path, judge, tmp_path, rollout_func=rollouts, exclude_truncated=True)
+        trainer.train()
+        return seen, tiny.trained_parameters(trainer), trainer.logged("pods/kept_reward")
+
+    (seen, parameters, kept), (seen_lists, expected, kept_lists) = train(kind), train(list)
+    assert seen == seen_lists and kept == kept_lists
+    assert all(torch.equal(parameters[name], expected[name]) for name in expected)
 
 
 @pytest.mark.parametrize("rollout_func", [lambda prompts: None, lambda prompts, trainer, more: None, lambda: None])

@@ -134,7 +134,7 @@ def explain_group_error(args: GRPOConfig, error: ValueError) -> ValueError:
     if batch % group == 0:
         return error
     steps = group // math.gcd(rows, group)
-    groups = [size for size in range(2, batch + 1) if batch % size == 0]
+    groups = [size for size in range(2, batch + 1) if batch % size == 0 and _holds(args, batch // size, size)]
     fitting = f"`num_generations` to one of {groups}, or " if groups else ""  # a single row holds no group
     return ValueError(
         f"`num_generations` is {group!r} (of `num_rollouts` {args.num_rollouts or 4 * group}), but it must divide the "
@@ -143,6 +143,12 @@ def explain_group_error(args: GRPOConfig, error: ValueError) -> ValueError:
         f"(`gradient_accumulation_steps` is {args.gradient_accumulation_steps}). Set {fitting}"
         f"`steps_per_generation` to a multiple of {steps}."
     )
+
+
+def _holds(args: GRPOConfig, num_prompts: int, num_kept: int) -> bool:
+    """Whether [`check_rollouts`] would accept a number of kept rollouts."""
+    num_rollouts = args.num_rollouts or 4 * num_kept
+    return num_rollouts >= num_kept and num_prompts * num_rollouts % args.world_size == 0
 
 
 def describe_batch(args: GRPOConfig, train_dataset: Any = None) -> str:

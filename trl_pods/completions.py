@@ -106,8 +106,8 @@ def without_empty_table(trainer: Any) -> Iterator[None]:
     """
     Write no completions table where there is nothing to put in it.
 
-    A run that was resumed within a generation batch goes on with the rollouts that the checkpoint holds, whose texts
-    are in the table of the run that was stopped.
+    A run that was resumed within a generation batch goes on with the rollouts that the checkpoint holds, without their
+    texts. These are in the table of the run that was stopped, if it came to a log step before that.
 
     Args:
         trainer ([`~trl.GRPOTrainer`]):

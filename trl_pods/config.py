@@ -2,6 +2,7 @@
 
 import copy
 from dataclasses import dataclass, field, fields
+from numbers import Integral
 
 from trl import GRPOConfig
 
@@ -9,7 +10,10 @@ from .batching import check_rollouts, explain_group_error
 from .registry import get_strategy
 from .selection import check_strategy_kwargs
 
-_AT_LEAST_1 = ("per_device_train_batch_size", "gradient_accumulation_steps", "steps_per_generation", "num_iterations")
+_AT_LEAST_1 = (
+    *("per_device_train_batch_size", "gradient_accumulation_steps", "steps_per_generation", "num_iterations"),
+    "generation_batch_size",
+)
 
 
 @dataclass
@@ -91,8 +95,8 @@ class PODSGRPOConfig(GRPOConfig):
         # Before TRL's own checks, which divide by these numbers.
         for name in _AT_LEAST_1:
             value = getattr(self, name)
-            if isinstance(value, int) and value < 1:
-                raise ValueError(f"`{name}` is {value}, but it must be 1 or more. Set it to 1, for example.")
+            if value is not None and not (isinstance(value, Integral) and int(value) >= 1):
+                raise ValueError(f"`{name}` is {value!r}, but it must be a whole number, 1 or more. Set it so.")
         if not isinstance(self.num_generations, int) or self.num_generations < 2:
             raise ValueError(
                 f"`num_generations` is {self.num_generations!r}, but a prompt needs at least 2 trained rollouts to "

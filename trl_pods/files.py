@@ -4,6 +4,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from safetensors import SafetensorError
+
 from .errors import SetupError
 
 
@@ -27,7 +29,7 @@ def written_whole(path: Path) -> Iterator[Path]:
         path.parent.mkdir(parents=True, exist_ok=True)
         yield draft
         draft.replace(path)
-    except OSError as error:
+    except (OSError, SafetensorError) as error:
         raise SetupError(
             f"{str(path)!r} cannot be written: {error}. Make room there, or set another `output_dir`."
         ) from error

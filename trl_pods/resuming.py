@@ -122,11 +122,12 @@ def load_state(trainer: Any, checkpoint: Path | str) -> None:
         )
     trainer._step = state["step"]
     trainer._buffered_inputs = buffered or None
+    trainer._metrics["train"].clear()  # of a training that this trainer has not finished
     for name, values in state["metrics"].items():
         trainer._metrics["train"][name].extend(values)
     trainer._learning_signal.load_state(state["learning_signal"])
-    for name, value in state["entropy_control"].items():
-        setattr(trainer, name, value)
+    for name in ENTROPY_CONTROL:
+        setattr(trainer, name, state["entropy_control"][name])
 
 
 def pass_over_epochs(sampler: Sampler | None, num_epochs: int) -> None:

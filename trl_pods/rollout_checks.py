@@ -1,18 +1,24 @@
-"""Checking what a `rollout_func` returns, on all processes before any goes on, with messages that say what is wrong."""
+"""
+Checking what a `rollout_func` returns, on all processes before any goes on, with messages that say what is wrong.
+
+What TRL can use passes, as plain lists: of tensors, arrays and tuples, TRL would keep the kind, and a tensor on a GPU.
+"""
 
 import functools
 import inspect
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from contextlib import nullcontext
 from itertools import chain
 from typing import Any
 
 import numpy as np
+import torch
 
 from .agreement import stopping_together
 from .errors import SetupError
 
 REQUIRED = ("prompt_ids", "completion_ids", "logprobs")
+PER_TOKEN = ("logprobs", "env_mask")  # numbers for each token of a completion
 
 
 def checked_rollouts(rollout_func: Callable) -> Callable:
@@ -24,7 +30,8 @@ def checked_rollouts(rollout_func: Callable) -> Callable:
             A `rollout_func` as [`~trl.GRPOTrainer`] takes it.
 
     Returns:
-        `Callable`: One that gives the same, or raises, and then on all processes, see [`stopping_together`].
+        `Callable`: One that gives the same as plain lists, or raises, and then on all processes, see
+        [`stopping_together`].
 
     Raises:
         SetupError: It cannot be called with prompts and a trainer.
@@ -45,20 +52,19 @@ def checked_rollouts(rollout_func: Callable) -> Callable:
         with stopping_together():
             uses_logprobs = trainer.use_vllm or trainer.args.off_policy_mask_threshold is not None
             num_tokens = trainer.model.get_input_embeddings().num_embeddings
-            check_rollouts(rollouts, len(prompts), num_tokens=num_tokens, uses_logprobs=uses_logprobs)
-        return rollouts
+            return check_rollouts(rollouts, len(prompts), num_tokens=num_tokens, uses_logprobs=uses_logprobs)
 
     return call
 
 
-def check_rollouts(rollouts: Any, num_prompts: int, *, num_tokens: int, uses_logprobs: bool = True) -> None:
+def check_rollouts(rollouts: Any, num_prompts: int, *, num_tokens: int, uses_logprobs: bool = True) -> dict:
     """
     Check what a `rollout_func` returned.
 
     Args:
         rollouts (`Any`):
-            A dictionary with `prompt_ids`, `completion_ids` and `logprobs`: one list per prompt, the last of which may
-            be `None` in place of all. What else it has is left to TRL.
+            A dictionary with `prompt_ids`, `completion_ids`, `logprobs` and perhaps `env_mask`: for each prompt a list,
+            tuple, array or tensor; `logprobs` may be `None` in place of all. What else it has is left to TRL.
         num_prompts (`int`):
             Prompts that it was given, n of each in training.
         num_tokens (`int`):
@@ -66,9 +72,12 @@ def check_rollouts(rollouts: Any, num_prompts: int, *, num_tokens: int, uses_log
         uses_logprobs (`bool`, *optional*, defaults to `True`):
             Whether the training uses the log-probabilities, so that there must be one for each token.
 
+    Returns:
+        `dict`: The same, with plain lists.
+
     Raises:
         SetupError: A key is missing, a list has another length, a prompt or a completion has no token or something
-            else than tokens, or there is not one log-probability for each token.
+            else than tokens, or there is not one log-probability, or one number of `env_mask`, for each token.
 
     Example:
 
@@ -90,52 +99,84 @@ def check_rollouts(rollouts: Any, num_prompts: int, *, num_tokens: int, uses_log
         raise SetupError(
             f"`rollout_func` did not return {missing}, but a value {what}. Return a dictionary with {list(REQUIRED)}."
         )
-    for key in REQUIRED:
-        values = rollouts[key]
-        if key == "logprobs" and values is None:
-            continue
-        found = len(values) if hasattr(values, "__len__") else f"a `{_kind(values)}`"
-        if found != num_prompts:
-            raise SetupError(
-                f"`rollout_func` returned {found} of {key!r} for {num_prompts} prompts. Return one for each prompt, in "
-                "their order."
-            )
+    rollouts = dict(rollouts)
+    for key in (*REQUIRED, "env_mask"):
+        if rollouts.get(key) is not None:
+            rollouts[key] = _rows(key, rollouts[key], num_prompts)
     _check_tokens("prompt", rollouts["prompt_ids"], num_tokens)
     _check_tokens("completion", rollouts["completion_ids"], num_tokens)
-    if uses_logprobs and rollouts["logprobs"] is not None:
-        _check_logprobs(rollouts["logprobs"], rollouts["completion_ids"])
+    for key in PER_TOKEN if uses_logprobs else ("env_mask",):
+        if rollouts.get(key) is not None:
+            _check_per_token(key, rollouts[key], rollouts["completion_ids"])
+    return rollouts
 
 
-def _check_tokens(name: str, rows: Sequence[Any], num_tokens: int) -> None:
-    try:
-        tokens = np.asarray(list(chain.from_iterable(rows)))  # at once, because there may be millions
-        if all(map(len, rows)) and _are_tokens(tokens, num_tokens):
-            return
-    except (TypeError, ValueError):  # a row that is no list
-        pass
+def _rows(key: str, values: Any, num_prompts: int) -> list[Any]:
+    """One row for each prompt, each a plain list if it is any kind of sequence of numbers."""
+    found = len(values) if isinstance(values, _SEQUENCES) else f"a `{_kind(values)}`"
+    if found != num_prompts:
+        raise SetupError(
+            f"`rollout_func` returned {found} of {key!r} for {num_prompts} prompts. Return one for each prompt, in "
+            "their order."
+        )
+    return [_plain(row) for row in values]
+
+
+_ARRAYS = (torch.Tensor, np.ndarray, np.generic)
+_SEQUENCES = (list, tuple, torch.Tensor, np.ndarray)
+
+
+def _plain(row: Any) -> Any:
+    if isinstance(row, _ARRAYS):
+        return row.tolist()
+    if isinstance(row, list | tuple) and row and isinstance(row[0], _ARRAYS):
+        return [_plain(item) for item in row]
+    return list(row) if isinstance(row, tuple) else row
+
+
+def _check_tokens(name: str, rows: list[Any], num_tokens: int) -> None:
+    tokens = _flat(rows)  # at once, because there may be millions
+    if tokens is not None and all(map(len, rows)) and _are_tokens(tokens, num_tokens):
+        return
     for i, row in enumerate(rows):
-        if hasattr(row, "__len__") and len(row) == 0:
+        if row == []:
             raise SetupError(f"`rollout_func` returned {name} {i} without a token. Return at least one of each.")
-        if not _are_tokens(np.asarray(row), num_tokens):
-            shown = repr(row) if len(repr(row)) <= 80 else repr(row)[:77] + "..."
+        tokens = _flat([row])
+        if tokens is None or not _are_tokens(tokens, num_tokens):
             raise SetupError(
-                f"`rollout_func` returned {shown} as {name} {i}. Return a list of token ids, which are whole numbers "
-                f"from 0 to {num_tokens - 1}."
+                f"`rollout_func` returned {_shown(row)} as {name} {i}. Return a list of token ids, which are whole "
+                f"numbers from 0 to {num_tokens - 1}."
             )
 
 
 def _are_tokens(tokens: np.ndarray, num_tokens: int) -> bool:
-    return tokens.ndim == 1 and tokens.dtype.kind in "iu" and bool(((tokens >= 0) & (tokens < num_tokens)).all())
+    return tokens.dtype.kind in "iu" and bool(((tokens >= 0) & (tokens < num_tokens)).all())
 
 
-def _check_logprobs(logprobs: Sequence[Any], completions: Sequence[Any]) -> None:
-    for i, (of_tokens, tokens) in enumerate(zip(logprobs, completions, strict=True)):
-        found = len(of_tokens) if hasattr(of_tokens, "__len__") else f"a `{_kind(of_tokens)}` as"
-        if found != len(tokens):
+def _check_per_token(key: str, rows: list[Any], completions: list[Any]) -> None:
+    for i, (row, tokens) in enumerate(zip(rows, completions, strict=True)):
+        numbers = _flat([row])
+        if numbers is None or numbers.dtype.kind not in "biuf" or len(numbers) != len(tokens):
             raise SetupError(
-                f"`rollout_func` returned {found} log-probabilities for the {len(tokens)} tokens of completion {i}. "
-                "Return one for each token."
+                f"`rollout_func` returned {_shown(row)} as {key!r} of completion {i}, which has {len(tokens)} tokens. "
+                "Return a list with one number for each."
             )
+
+
+def _flat(rows: list[Any]) -> np.ndarray | None:
+    """All that is in the rows, if they are lists of plain values."""
+    if not all(isinstance(row, list) for row in rows):
+        return None
+    try:
+        values = np.asarray(list(chain.from_iterable(rows)))
+    except ValueError:  # of lists within
+        return None
+    return values if values.ndim == 1 else None
+
+
+def _shown(value: Any) -> str:
+    text = repr(value)
+    return text if len(text) <= 80 else text[:77] + "..."
 
 
 def _kind(value: Any) -> str:

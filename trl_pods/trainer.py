@@ -130,7 +130,7 @@ class PODSGRPOTrainer(GRPOTrainer):
                 checkpoint to resume from, or it is not complete, or does not fit.
         """
         if resume_from_checkpoint:
-            resume_from_checkpoint = checkpoint_to_go_on_from(resume_from_checkpoint, self.args.output_dir)
+            resume_from_checkpoint = self._checkpoint_of_all(resume_from_checkpoint)
         elif self.accelerator.is_main_process:
             warn_of_checkpoints(self.args.output_dir)
         if self.accelerator.is_main_process:
@@ -142,6 +142,17 @@ class PODSGRPOTrainer(GRPOTrainer):
                 "generation batch takes. Give more prompts, or make the generation batch smaller."
             )
         return result
+
+    def _checkpoint_of_all(self, wanted: str | bool) -> str:
+        with stopping_together():
+            found = checkpoint_to_go_on_from(wanted, self.args.output_dir)
+        of_processes = gather_object([found])
+        if len(set(of_processes)) > 1:  # of folders that are not shared
+            raise ValueError(
+                f"`resume_from_checkpoint` means another checkpoint on each process: {of_processes}. Share "
+                "`output_dir` between them, or name a checkpoint that all have."
+            )
+        return found
 
     def get_batch_samples(self, *args, **kwargs):
         # transformers looks whether it has come to the end only after a step.

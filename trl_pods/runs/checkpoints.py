@@ -2,6 +2,7 @@
 
 import json
 import logging
+import re
 import zipfile
 from collections.abc import Callable
 from pathlib import Path
@@ -17,7 +18,7 @@ PODS_STATE = "pods_state_*.safetensors"  # one for each process, see `resuming.p
 # What transformers needs to go on as it was, and where a plain training, FSDP and DeepSpeed save it. Where a part is
 # missing, transformers goes on without a word: with a new optimizer, or with other random numbers.
 _PARTS = {
-    "the model": ("model*.safetensors", "adapter_model.*", "pytorch_model*", "global_step*"),
+    "the model": ("model*.safetensors", "adapter_model.safetensors", "*model.bin", "pytorch_model*", "global_step*"),
     "the optimizer": ("optimizer*", "global_step*"),
     "the learning rate scheduler": ("scheduler.pt", "global_step*"),
     "the random generators": ("rng_state*.pth",),
@@ -85,10 +86,10 @@ def last_complete_checkpoint(folder: Path | str) -> str | None:
             The run's `output_dir`.
 
     Returns:
-        `str`, *optional*: The checkpoint, or `None` if there is none. Later ones are named in a warning, with what
-        [`find_fault`] says.
+        `str`, *optional*: The checkpoint, or `None` if there is none. Later ones are named in a warning that says what
+        is missing or damaged, in what transformers needs (see [`find_fault`]) or in what trl_pods itself has saved.
     """
-    return _last(folder, find_fault)
+    return _last(folder, lambda checkpoint: find_fault(checkpoint) or _fault_of_pods_states(checkpoint))
 
 
 def checkpoint_to_go_on_from(wanted: Path | str | bool, output_dir: str) -> str:
@@ -145,7 +146,7 @@ def warn_of_checkpoints(output_dir: str) -> None:
 
 def find_fault(checkpoint: Path | str) -> str | None:
     """
-    Tell why training cannot go on from a checkpoint as it was.
+    Tell why transformers cannot go on from a checkpoint as it was.
 
     Args:
         checkpoint (`Path` or `str`):
@@ -160,8 +161,12 @@ def find_fault(checkpoint: Path | str) -> str | None:
 
 def _checkpoints(folder: Path | str) -> list[Path]:
     """All of a run, in the order of their steps."""
-    found = (path for path in Path(folder).glob(f"{PREFIX_CHECKPOINT_DIR}-*") if path.name.split("-")[1].isdigit())
-    return sorted(found, key=lambda path: int(path.name.split("-")[1]))
+    steps = {
+        int(match[1]): path
+        for path in Path(folder).glob(f"{PREFIX_CHECKPOINT_DIR}-*")
+        if (match := re.fullmatch(rf"{PREFIX_CHECKPOINT_DIR}-([0-9]+)", path.name))
+    }
+    return [steps[step] for step in sorted(steps)]
 
 
 def _last(folder: Path | str, fault_of: Callable[[Path], str | None]) -> str | None:
@@ -189,18 +194,53 @@ def _missing_part(checkpoint: Path) -> str | None:
     parts = _PARTS | {f"the random generators of process {i}": (name,) for i, name in enumerate(generators)}
     for part, patterns in parts.items():
         if not any(path for pattern in patterns for path in checkpoint.glob(pattern)):
-            return f"the state of {part} is missing ({patterns[0]})"
+            return f"the state of {part} is missing ({' or '.join(patterns)})"
+    return _missing_shard(checkpoint)
+
+
+def _missing_shard(checkpoint: Path) -> str | None:
+    for index in checkpoint.glob("*.index.json"):
+        try:
+            shards = set(json.loads(index.read_text())["weight_map"].values())
+        except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+            return f"{index.name} is damaged ({error!r})"
+        missing = sorted(name for name in shards if not (checkpoint / name).is_file())
+        if missing:
+            return f"the state of the model is missing in part ({missing[0]})"
+    if any(checkpoint.glob("model-*-of-*.safetensors")) and not any(checkpoint.glob("*.index.json")):
+        return "the state of the model is missing in part (model.safetensors.index.json)"
     return None
 
 
-def _part_cut_off(checkpoint: Path) -> str | None:
-    """By the ends of the files, without reading them. What trl_pods itself saves is looked at when it is loaded."""
-    for path in sorted({*checkpoint.glob("*.safetensors")} - {*checkpoint.glob(PODS_STATE)}):
+def _fault_of_pods_states(checkpoint: Path) -> str | None:
+    num_processes = len(list(checkpoint.glob("rng_state_*.pth"))) or 1
+    paths = sorted(checkpoint.glob(PODS_STATE))
+    expected = [checkpoint / PODS_STATE.replace("*", str(i)) for i in range(num_processes)]
+    if paths and set(paths) != set(expected):
+        return f"it holds {[path.name for path in paths]}, but {num_processes} processes saved it"
+    return _cut_off(paths)
+
+
+def _cut_off(paths: list[Path]) -> str | None:
+    for path in paths:
         try:
             with safe_open(path, framework="pt"):
                 pass
         except (SafetensorError, OSError) as error:
             return f"{path.name} is damaged ({error})"
+    return None
+
+
+def _part_cut_off(checkpoint: Path) -> str | None:
+    """By the ends of the files, without reading them, but for the small ones that say what is in the others."""
+    for path in sorted(checkpoint.glob("*config.json")):
+        try:
+            json.loads(path.read_text())
+        except (OSError, ValueError) as error:
+            return f"{path.name} is damaged ({error})"
+    fault = _cut_off(sorted({*checkpoint.glob("*.safetensors")} - {*checkpoint.glob(PODS_STATE)}))
+    if fault is not None:
+        return fault
     for path in (*checkpoint.glob("*.pt"), *checkpoint.glob("*.pth")):
         if not zipfile.is_zipfile(path):  # what `torch.save` writes is one, with its table of contents at the end
             return f"{path.name} is damaged (it is cut off, or no file of PyTorch)"

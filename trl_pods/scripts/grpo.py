@@ -74,8 +74,8 @@ def _train(trainer: PODSGRPOTrainer, parsed: Arguments, checkpoint: str | None) 
     with training_progress(trainer):
         trainer.train(resume_from_checkpoint=checkpoint)
     trainer.save_model(args.output_dir)
-    trainer.create_model_card()  # for adapters, in place of the blank one that PEFT has just written
     trainer.save_state()  # the log, as trainer_state.json
+    trainer.create_model_card()  # for adapters, in place of the blank one that PEFT has just written
     trainer.accelerator.print(f"Saved the model and the log (trainer_state.json) in {args.output_dir}.")
     if args.push_to_hub:
         trainer.push_to_hub(dataset_name=parsed.script.dataset_name)
