@@ -1,6 +1,7 @@
 """
 Run under torchrun by test_resuming.py: trains with checkpoints, resumes from some, and writes the parameters of each.
-In the end, one process damages its part of a checkpoint, and each writes how resuming from it was refused.
+In the end, one process damages its part of a checkpoint, and each writes how resuming from it was refused, and how it
+was where each was to go on from another.
 
     python -m torch.distributed.run --nproc_per_node 2 tests/resuming_worker.py MODEL_PATH OUTPUT_DIR
 """
@@ -50,14 +51,16 @@ def main(model_path: str, output_dir: str) -> None:
         results[f"from {step}"] = train(model_path, folder / "resumed", "no", checkpoint)
     if results["whole"].accelerator.process_index == 0:
         torch.save({name: tiny.trained_parameters(trainer) for name, trainer in results.items()}, folder / "results.pt")
-    (folder / f"refused.{RANK}.txt").write_text(refusal(model_path, folder))
-
-
-def refusal(model_path: str, folder: Path) -> str:
-    """What this process is told when the other's part of a checkpoint is damaged."""
     checkpoint = folder / "run" / "checkpoint-5"
     if RANK == 1:
         state_path(checkpoint, RANK).write_bytes(b"{")
+    (folder / f"refused.{RANK}.txt").write_text(refusal(model_path, folder, checkpoint))
+    others = folder / "run" / f"checkpoint-{3 + RANK}"
+    (folder / f"disagreed.{RANK}.txt").write_text(refusal(model_path, folder, others))
+
+
+def refusal(model_path: str, folder: Path, checkpoint: Path) -> str:
+    """What this process is told when it is to resume from a checkpoint."""
     try:
         train(model_path, folder / "resumed", "no", str(checkpoint))
     except Exception as error:

@@ -399,3 +399,10 @@ def test_a_checkpoint_sets_nothing_but_what_it_is_for(model_path, checkpoint):
     save_file(tensors, path, metadata={"state": json.dumps(state)})
     trainer = resume(model_path, checkpoint)
     assert trainer.temperature == 1.0 and trainer.hub_model_id != "someone/else"
+
+
+@pytest.mark.long
+def test_processes_that_would_go_on_from_different_checkpoints_stop(two_processes):
+    for rank in range(2):
+        said = (two_processes / f"disagreed.{rank}.txt").read_text()
+        assert re.match(r"ValueError: `resume_from_checkpoint` means another .*checkpoint-3.*checkpoint-4", said), said
