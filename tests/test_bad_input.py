@@ -26,6 +26,10 @@ from trl_pods.config import with_rollouts
         ({"gradient_accumulation_steps": 0}, r"`gradient_accumulation_steps` is 0.*1 or more"),
         ({"steps_per_generation": 0}, r"`steps_per_generation` is 0.*1 or more"),
         ({"num_iterations": 0}, r"`num_iterations` is 0.*1 or more"),
+        (
+            {"eval_strategy": "steps", "per_device_eval_batch_size": 6, "num_generations": 4},
+            "`per_device_eval_batch_size` is 6.*Use a multiple of 4",
+        ),
         ({"num_iterations": 1.5}, r"`num_iterations` is 1.5.*a whole number, 1 or more"),
         ({"generation_batch_size": 0}, r"`generation_batch_size` is 0.*1 or more"),
         ({"generation_batch_size": 8.0}, r"`generation_batch_size` is 8.0.*a whole number, 1 or more"),

@@ -270,6 +270,25 @@ def test_a_run_resumed_within_a_generation_batch_leaves_its_completions_table_as
         pandas.testing.assert_frame_equal(pandas.read_parquet(path), table)
 
 
+def test_a_run_resumed_elsewhere_within_a_generation_batch_writes_the_same_tables(model_path, tmp_path):
+    def judge(completions, log_extra, **kwargs):
+        log_extra("note", [completion[:2] for completion in completions])
+        return tiny.distinct_characters(completions)
+
+    arguments = {"steps_per_generation": 6, "logging_steps": 3, "log_completions": True, "max_steps": 6}
+    arguments |= {"reward_funcs": judge}
+    make_trainer(model_path, tmp_path, **arguments).train()
+    resumed = make_trainer(model_path, tmp_path / "resumed", **arguments)
+    resumed.train(resume_from_checkpoint=str(tmp_path / "checkpoint-2"))
+    tables = sorted(path.name for path in (tmp_path / "completions").iterdir())
+    assert len(tables) == 2
+    for name in tables:
+        expected, found = (
+            pandas.read_parquet(folder / "completions" / name) for folder in (tmp_path, tmp_path / "resumed")
+        )
+        pandas.testing.assert_frame_equal(found, expected)
+
+
 def test_warnings_go_on_counting(model_path, tmp_path, caplog):
     def equal_rewards(completions, **kwargs):
         return [1.0] * len(completions)

@@ -121,6 +121,11 @@ def explain_group_error(args: GRPOConfig, error: ValueError) -> ValueError:
     Returns:
         `ValueError`: The numbers involved and values that fit, or `error` itself if it is about something else.
     """
+    if "eval batch size" in str(error):
+        try:
+            check_evaluation(args)
+        except ValueError as explained:
+            return explained
     batch, group = args.generation_batch_size, args.num_generations
     if batch is None:  # refused before the batch is known
         return error

@@ -50,6 +50,45 @@ def log_all_rollouts(logs: dict[str, Any], selection: Selection, reward_names: l
         logs["rewards"][name].extend(rewards[:, i].tolist())
 
 
+def table_to_save(trainer: Any) -> dict[str, Any]:
+    """
+    Give the columns of the completions table that belong to the generation batch in progress.
+
+    Args:
+        trainer ([`~trl.GRPOTrainer`]):
+            Trainer at the end of an optimizer step.
+
+    Returns:
+        `dict[str, Any]`: Lists by TRL's names of the columns; nothing where no table is written by this process, or one
+        with images, which a checkpoint does not hold.
+    """
+    logs = trainer._logs
+    if not (trainer.log_completions and trainer.accelerator.is_main_process) or logs.get("images"):
+        return {}
+    single = {name: list(logs[name]) for name in ("prompt", "completion", "advantages")}
+    return single | {group: {name: list(logs[group][name]) for name in logs[group]} for group in ("rewards", "extra")}
+
+
+def set_saved_table(trainer: Any, columns: dict[str, Any]) -> None:
+    """
+    Set the columns of the completions table.
+
+    Args:
+        trainer ([`~trl.GRPOTrainer`]):
+            Trainer that is about to train on.
+        columns (`dict[str, Any]`):
+            What [`table_to_save`] gave.
+    """
+    for name, values in columns.items():
+        if isinstance(values, dict):
+            for column in values:
+                trainer._logs[name][column].clear()
+                trainer._logs[name][column].extend(values[column])
+        else:
+            trainer._logs[name].clear()
+            trainer._logs[name].extend(values)
+
+
 def check_columns(columns: dict[str, list], num_rows: int) -> None:
     """
     Check the columns that reward functions add to the completions table.
@@ -106,8 +145,7 @@ def without_empty_table(trainer: Any) -> Iterator[None]:
     """
     Write no completions table where there is nothing to put in it.
 
-    A run that was resumed within a generation batch goes on with the rollouts that the checkpoint holds, without their
-    texts. These are in the table of the run that was stopped, if it came to a log step before that.
+    A run that was resumed within a generation batch may have a checkpoint without its texts, see [`table_to_save`].
 
     Args:
         trainer ([`~trl.GRPOTrainer`]):

@@ -14,18 +14,20 @@ import logging
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch.utils.data import Sampler
 
+from .completions import set_saved_table, table_to_save
 from .errors import SetupError
 from .files import written_whole
 from .runs.checkpoints import PODS_STATE, STATE
 
 logger = logging.getLogger(__name__)
 
-VERSION = 1  # of what a file holds
+VERSION = 2  # of what a file holds
 ENTROPY_CONTROL = ("entropy_coef", "_last_world_entropy")  # which TRL saves too, but after the log
 
 
@@ -69,12 +71,13 @@ def save_state(trainer: Any, checkpoint: Path | str) -> None:
         "learning_signal": trainer._learning_signal.state(),
         "entropy_control": {name: getattr(trainer, name) for name in ENTROPY_CONTROL},
         "buffered": buffered,
+        "table": {} if is_used_up else table_to_save(trainer),
     }
     path = state_path(checkpoint, trainer.accelerator.process_index)
     if trainer.accelerator.is_main_process:
         (path.parent / STATE).unlink(missing_ok=True)  # of an earlier run that came to this step
     with written_whole(path) as draft:
-        save_file(tensors, draft, metadata={"state": json.dumps(state)})
+        save_file(tensors, draft, metadata={"state": json.dumps(state, default=_plain)})
 
 
 def load_state(trainer: Any, checkpoint: Path | str) -> None:
@@ -126,6 +129,7 @@ def load_state(trainer: Any, checkpoint: Path | str) -> None:
     for name, values in state["metrics"].items():
         trainer._metrics["train"][name].extend(values)
     trainer._learning_signal.load_state(state["learning_signal"])
+    set_saved_table(trainer, state["table"])
     for name in ENTROPY_CONTROL:
         setattr(trainer, name, state["entropy_control"][name])
 
@@ -166,6 +170,11 @@ def _read(path: Path, step: int, device: Any) -> tuple[dict[str, Any], list[dict
     if state["global_step"] != step:
         raise ValueError(f"it is of step {state['global_step']}, the checkpoint of {step}")
     return state, _unflatten(state["buffered"], tensors, device)
+
+
+def _plain(value: Any) -> Any:
+    """What JSON cannot hold of the columns that reward functions have added to the table."""
+    return value.tolist() if isinstance(value, torch.Tensor | np.generic | np.ndarray) else str(value)
 
 
 def _flatten(batches: list[dict[str, Any]]) -> tuple[list[dict[str, Any]], dict[str, torch.Tensor]]:
