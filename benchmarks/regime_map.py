@@ -9,7 +9,11 @@ import math
 import re
 from typing import Any
 
+import numpy as np
 from matplotlib.figure import Figure
+
+from trl_pods.comparison.curves import Curve
+from trl_pods.comparison.outcome import compare
 
 from .environment import RESULTS
 
@@ -19,6 +23,7 @@ SETS = ("map", "ratios", "ratios_of_16", "hardly_taught", "noisy", "tasks", "vll
 def main() -> None:
     found = {name: values for path in SETS for name, values in read(path).items()}
     print(markdown(found), repeated(read("map"), read("again")), rules(read("rules")), sep="\n\n")
+    print(*one_batch(read("one_batch")), sep="\n")
     draw(read("map") | read("hardly_taught"))
 
 
@@ -73,6 +78,23 @@ def rules(found: dict[str, Any]) -> str:
             sooner = (text(method["ratio"]["seconds"]), f"{low} to {high}") if is_rule else ("", "")
             lines.append(f"| `{name}` | {end} | {' | '.join(sooner)} |")
     return "\n".join(lines)
+
+
+def one_batch(found: dict[str, Any]) -> list[str]:
+    """How much sooner PODS is than GRPO with n in one batch, to 99 % of the best accuracy of the latter."""
+    lines = []
+    for name, values in found.items():
+        curves = {
+            method: [Curve(**{axis: np.array(numbers) for axis, numbers in curve.items()}) for curve in row["curves"]]
+            for method, row in values["methods"].items()
+        }
+        outcome = compare(curves, ["grpo_n_batch"])
+        low, high = outcome.intervals["pods"]
+        lines.append(
+            f"{name}, against GRPO n in one batch: {text(outcome.ratios['pods'])} ({text(low)} to {text(high)}), target "
+            f"{outcome.target:.1%}, seconds {outcome.times}"
+        )
+    return lines
 
 
 def text(ratio: float | None) -> str:
