@@ -91,8 +91,8 @@ def one_batch(found: dict[str, Any]) -> list[str]:
         outcome = compare(curves, ["grpo_n_batch"])
         low, high = outcome.intervals["pods"]
         lines.append(
-            f"{name}, against GRPO n in one batch: {text(outcome.ratios['pods'])} ({text(low)} to {text(high)}), target "
-            f"{outcome.target:.1%}, seconds {outcome.times}"
+            f"{name}, against GRPO n in one batch: {text(outcome.ratios['pods'])} ({text(low)} to {text(high)}), to "
+            f"{outcome.target:.1%} in seconds: {outcome.times}"
         )
     return lines
 

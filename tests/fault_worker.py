@@ -78,6 +78,7 @@ def rollouts(**change):
         result = {"prompt_ids": [tokenizer(prompt)["input_ids"] for prompt in prompts]}
         result["completion_ids"] = [[5 + i % 7, 6 + i % 3, tokenizer.eos_token_id] for i in range(len(prompts))]
         result["logprobs"] = [[-1.0] * 3 for _ in prompts]
+        result["env_mask"] = [[1] * 3 for _ in prompts]
         for key, changed in change.items() if RANK == 1 else ():
             result[key] = changed(result[key])
         return result
@@ -98,6 +99,12 @@ CASES = {
     "too_few_rewards": {"reward_funcs": only_on(1, one_short)},
     "no_numbers": {"reward_funcs": only_on(1, not_numbers)},
     "short_column": {"reward_funcs": only_on(1, short_column), "log_completions": True},
+    "short_column_of_all": {"reward_funcs": only_on(1, short_column), "log_completions": True, "num_rollouts": 4},
+    "short_env_mask": {"rollout_func": rollouts(env_mask=lambda values: values[:-1])},
+    "text_as_logprobs": {
+        "rollout_func": rollouts(logprobs=lambda values: ["abc" for _ in values]),
+        "off_policy_mask_threshold": 1.0,
+    },
     "rule_raises": {"down_sampling": "fault_worker.rule_raising_on_0"},
     "rule_raises_elsewhere": {"down_sampling": "fault_worker.rule_raising_on_1"},
     "rule_with_rubbish": {"down_sampling": "fault_worker.rule_with_rubbish"},

@@ -215,13 +215,15 @@ def test_a_checkpoint_of_the_model_alone_is_refused(model_path, tmp_path):
 
 @pytest.mark.parametrize("length", [{"max_steps": 3}, {"max_steps": 5}, {"max_steps": -1, "num_train_epochs": 1}])
 @pytest.mark.parametrize("accumulation", [1, 2])
-def test_a_run_that_was_trained_to_its_end_is_not_trained_on(length, accumulation, model_path, tmp_path):
+def test_a_run_that_was_trained_to_its_end_is_not_trained_on(length, accumulation, model_path, tmp_path, caplog):
+    caplog.set_level("INFO", "trl_pods")
     arguments = {"num_prompts": 5, "gradient_accumulation_steps": accumulation, "logging_steps": 1, **length}
     whole = make_trainer(model_path, tmp_path, **arguments)
     whole.train()
     resumed = make_trainer(model_path, tmp_path, **arguments)
     resumed.train(resume_from_checkpoint=True)
     assert resumed.state.global_step == whole.state.global_step
+    assert caplog.text.count("Nothing was left to train") == 1
     expected, found = tiny.trained_parameters(whole), tiny.trained_parameters(resumed)
     assert all(torch.equal(found[name], expected[name]) for name in expected)
     assert logged(resumed) == logged(whole)

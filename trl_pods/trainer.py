@@ -39,7 +39,7 @@ from .resuming import load_state, pass_over_epochs, save_state
 from .reward_checks import checked_rewards
 from .rollout_checks import checked_rollouts
 from .rows import add_extra_fields, columns_of, dataset_images, keep_rows, replace_columns
-from .runs.checkpoints import checkpoint_folder, checkpoint_to_go_on_from, warn_of_checkpoints
+from .runs.checkpoints import checkpoint_folder, checkpoint_to_go_on_from, read_state, warn_of_checkpoints
 from .runs.record import RunRecordCallback
 from .selection import Selection, seeded_generator, select
 from .statistics import advantages_over_all, reward_metrics, selection_metrics, weighted_sum
@@ -136,6 +136,11 @@ class PODSGRPOTrainer(GRPOTrainer):
         if self.accelerator.is_main_process:
             logger.info(describe_batch(self.args, self.train_dataset))
         result = super().train(resume_from_checkpoint, *args, **kwargs)
+        if resume_from_checkpoint and read_state(resume_from_checkpoint).get("global_step") == self.state.global_step:
+            logger.info(
+                f"Nothing was left to train: {str(resume_from_checkpoint)!r} is the end of its training. Raise "
+                "`max_steps`, or else `num_train_epochs`, to train on."
+            )
         if self.state.global_step == 0:
             raise ValueError(
                 f"Nothing was trained: `train_dataset` gave fewer prompts than the {self._num_prompts} that one "
@@ -256,7 +261,11 @@ class PODSGRPOTrainer(GRPOTrainer):
         if self._selection is not None:  # the parent asks for those of the kept rows
             return self._selection.kept_rewards_per_func.to(self.accelerator.device)
         with self._measure("reward"), checked_rewards(self):
-            return super()._calculate_rewards(inputs, prompts, completions, completion_ids_list)
+            rewards_per_func = super()._calculate_rewards(inputs, prompts, completions, completion_ids_list)
+        if self.log_completions:
+            with stopping_together():
+                check_columns(self._pending_extra_logs, len(prompts))
+        return rewards_per_func
 
     def _select(self, prompts: list, generated: Generated, rewards_per_func: torch.Tensor) -> Selection:
         """Choose the rollouts to keep: on the main process, and for all."""

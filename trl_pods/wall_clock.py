@@ -88,8 +88,8 @@ class WallClockCallback(TrainingClock, ExportableState):
     Stops, saves and evaluates by the seconds of training, with evaluation off the clock.
 
     It acts only after steps at which a generation batch is used up, see [`is_generation_used_up`], because only there
-    does a run resume exactly; so it may act late by what one generation batch takes. When training ends, it saves and
-    evaluates once more where `save_seconds` and `eval_seconds` are set. The seconds are kept in the checkpoints
+    does a run of `GRPOTrainer` resume exactly; so it may act late by what one generation batch takes. When training
+    ends, it saves and evaluates once more where `save_seconds` and `eval_seconds` are set. The seconds are kept in the checkpoints
     (`trainer_state.json`), and a resumed run goes on counting from there. With several processes, the clock of the
     main process decides for all.
 
