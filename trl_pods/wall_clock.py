@@ -89,9 +89,9 @@ class WallClockCallback(TrainingClock, ExportableState):
 
     It acts only after steps at which a generation batch is used up, see [`is_generation_used_up`], because only there
     does a run of `GRPOTrainer` resume exactly; so it may act late by what one generation batch takes. When training
-    ends, it saves and evaluates once more where `save_seconds` and `eval_seconds` are set. The seconds are kept in the checkpoints
-    (`trainer_state.json`), and a resumed run goes on counting from there. With several processes, the clock of the
-    main process decides for all.
+    ends, it saves and evaluates once more where `save_seconds` and `eval_seconds` are set. The seconds are kept in
+    the checkpoints (`trainer_state.json`), and a resumed run goes on counting from there. With several processes, the
+    clock of the main process decides for all.
 
     The seconds are logged as `pods/train_seconds` with everything that the trainer logs, in evaluation, too. Use it
     with [`PODSGRPOTrainer`] or [`~trl.GRPOTrainer`].
