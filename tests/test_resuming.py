@@ -229,6 +229,12 @@ def test_a_run_that_was_trained_to_its_end_is_not_trained_on(length, accumulatio
     assert logged(resumed) == logged(whole)
 
 
+def test_a_run_may_remove_the_checkpoint_that_it_was_resumed_from(model_path, tmp_path):
+    make_trainer(model_path, tmp_path, max_steps=2, save_total_limit=1).train()
+    make_trainer(model_path, tmp_path, max_steps=4, save_total_limit=1).train(resume_from_checkpoint=True)
+    assert [path.name for path in tmp_path.glob("checkpoint-*")] == ["checkpoint-4"]
+
+
 def test_a_run_beside_checkpoints_of_another_is_warned_of(model_path, tmp_path, caplog):
     make_trainer(model_path, tmp_path, max_steps=2).train()
     assert "of an earlier training" not in caplog.text

@@ -129,14 +129,16 @@ class PODSGRPOTrainer(GRPOTrainer):
             ValueError: A dataset without a length gave too few prompts for one generation batch, or there is no
                 checkpoint to resume from, or it is not complete, or does not fit.
         """
+        resumed_at = None
         if resume_from_checkpoint:
             resume_from_checkpoint = self._checkpoint_of_all(resume_from_checkpoint)
+            resumed_at = read_state(resume_from_checkpoint).get("global_step")  # now, because training may remove it
         elif self.accelerator.is_main_process:
             warn_of_checkpoints(self.args.output_dir)
         if self.accelerator.is_main_process:
             logger.info(describe_batch(self.args, self.train_dataset))
         result = super().train(resume_from_checkpoint, *args, **kwargs)
-        if resume_from_checkpoint and read_state(resume_from_checkpoint).get("global_step") == self.state.global_step:
+        if self.state.global_step == resumed_at:
             logger.info(
                 f"Nothing was left to train: {str(resume_from_checkpoint)!r} is the end of its training. Raise "
                 "`max_steps`, or else `num_train_epochs`, to train on."

@@ -238,7 +238,7 @@ def _part_cut_off(checkpoint: Path) -> str | None:
             json.loads(path.read_text())
         except (OSError, ValueError) as error:
             return f"{path.name} is damaged ({error})"
-    fault = _cut_off(sorted({*checkpoint.glob("*.safetensors")} - {*checkpoint.glob(PODS_STATE)}))
+    fault = _cut_off(sorted({*checkpoint.glob("*.safetensors")} - {*checkpoint.glob(f"*{PODS_STATE}")}))
     if fault is not None:
         return fault
     for path in (*checkpoint.glob("*.pt"), *checkpoint.glob("*.pth")):
