@@ -161,6 +161,7 @@ WRONG = [
     ({"prompt_ids": [[1], [1]]}, r"did not return \['completion_ids', 'logprobs'\], but a value with \['prompt_ids'\]"),
     ({**RIGHT, "completion_ids": [[4, 5], [6], [7]]}, "returned 3 of 'completion_ids' for 2 prompts"),
     ({**RIGHT, "completion_ids": 2}, "returned a `int` of 'completion_ids' for 2 prompts"),
+    ({**RIGHT, "completion_ids": None}, "returned a `NoneType` of 'completion_ids' for 2 prompts"),
     ({**RIGHT, "prompt_ids": [[1], []]}, "returned prompt 1 without a token"),
     ({**RIGHT, "completion_ids": [[], [6]]}, "returned completion 0 without a token"),
     ({**RIGHT, "completion_ids": [[4, 5], 6]}, "returned 6 as completion 1.*whole numbers from 0 to 8"),

@@ -2,6 +2,7 @@
 
 import logging
 import traceback
+from collections import deque
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -44,8 +45,7 @@ def log_all_rollouts(logs: dict[str, Any], selection: Selection, reward_names: l
     if with_images:
         columns["images"] = gather_object(selection.images or [None] * len(selection.prompts))
     for name, values in columns.items():
-        logs[name].clear()
-        logs[name].extend(values)
+        _replace(logs[name], values)
     for i, name in enumerate(reward_names):
         logs["rewards"][name].extend(rewards[:, i].tolist())
 
@@ -82,11 +82,14 @@ def set_saved_table(trainer: Any, columns: dict[str, Any]) -> None:
     for name, values in columns.items():
         if isinstance(values, dict):
             for column in values:
-                trainer._logs[name][column].clear()
-                trainer._logs[name][column].extend(values[column])
+                _replace(trainer._logs[name][column], values[column])
         else:
-            trainer._logs[name].clear()
-            trainer._logs[name].extend(values)
+            _replace(trainer._logs[name], values)
+
+
+def _replace(column: deque, values: list) -> None:
+    column.clear()
+    column.extend(values)
 
 
 def check_columns(columns: dict[str, list], num_rows: int) -> None:

@@ -5,10 +5,26 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
 
 class SetupError(ValueError):
     """What a user can mend in the recipe, on the command line or on the machine, said without a traceback."""
+
+
+def shown(value: Any) -> str:
+    """
+    Show a value in a message, in 80 characters or fewer.
+
+    Args:
+        value (`Any`):
+            Any value.
+
+    Returns:
+        `str`: Its `repr`, cut if it is longer.
+    """
+    text = repr(value)
+    return text if len(text) <= 80 else text[:77] + "..."
 
 
 @contextmanager

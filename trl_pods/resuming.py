@@ -23,28 +23,12 @@ from torch.utils.data import Sampler
 from .completions import set_saved_table, table_to_save
 from .errors import SetupError
 from .files import written_whole
-from .runs.checkpoints import PODS_STATE, STATE
+from .runs.checkpoints import PODS_STATE, STATE, state_path
 
 logger = logging.getLogger(__name__)
 
 VERSION = 2  # of what a file holds
 ENTROPY_CONTROL = ("entropy_coef", "_last_world_entropy")  # which TRL saves too, but after the log
-
-
-def state_path(checkpoint: Path | str, process_index: int) -> Path:
-    """
-    Say where a process saves its state.
-
-    Args:
-        checkpoint (`Path` or `str`):
-            Folder of the checkpoint.
-        process_index (`int`):
-            Index of the process.
-
-    Returns:
-        `Path`: The file.
-    """
-    return Path(checkpoint) / PODS_STATE.replace("*", str(process_index))
 
 
 def save_state(trainer: Any, checkpoint: Path | str) -> None:

@@ -16,7 +16,7 @@ from typing import Any
 import torch
 
 from .agreement import raise_on_all
-from .errors import SetupError
+from .errors import SetupError, shown
 
 # What TRL passes to every reward function beside the columns of the dataset; the last only if there are any.
 FROM_TRL = ("prompts", "completions", "completion_ids", "trainer_state", "log_extra", "log_metric", "environments")
@@ -231,5 +231,4 @@ def _wrong_return(name: str, value: Any, where: str = "") -> str:
 
 
 def _describe(value: Any) -> str:
-    text = repr(value)
-    return f"a `{type(value).__name__}`, {text if len(text) <= 80 else text[:77] + '...'}"
+    return f"a `{type(value).__name__}`, {shown(value)}"

@@ -15,10 +15,12 @@ import numpy as np
 import torch
 
 from .agreement import stopping_together
-from .errors import SetupError
+from .errors import SetupError, shown
 
 REQUIRED = ("prompt_ids", "completion_ids", "logprobs")
-PER_TOKEN = ("logprobs", "env_mask")  # numbers for each token of a completion
+PER_TOKEN = ("logprobs", "env_mask")  # numbers for each token of a completion; `None` where there are none
+_ARRAYS = (torch.Tensor, np.ndarray, np.generic)
+_SEQUENCES = (list, tuple, torch.Tensor, np.ndarray)
 
 
 def checked_rollouts(rollout_func: Callable) -> Callable:
@@ -100,13 +102,13 @@ def check_rollouts(rollouts: Any, num_prompts: int, *, num_tokens: int, uses_log
             f"`rollout_func` did not return {missing}, but a value {what}. Return a dictionary with {list(REQUIRED)}."
         )
     rollouts = dict(rollouts)
-    for key in (*REQUIRED, "env_mask"):
-        if rollouts.get(key) is not None:
-            rollouts[key] = _rows(key, rollouts[key], num_prompts)
+    given = [key for key in PER_TOKEN if rollouts.get(key) is not None]
+    for key in ("prompt_ids", "completion_ids", *given):
+        rollouts[key] = _rows(key, rollouts[key], num_prompts)
     _check_tokens("prompt", rollouts["prompt_ids"], num_tokens)
     _check_tokens("completion", rollouts["completion_ids"], num_tokens)
-    for key in PER_TOKEN if uses_logprobs else ("env_mask",):
-        if rollouts.get(key) is not None:
+    for key in given:
+        if uses_logprobs or key != "logprobs":
             _check_per_token(key, rollouts[key], rollouts["completion_ids"])
     return rollouts
 
@@ -120,10 +122,6 @@ def _rows(key: str, values: Any, num_prompts: int) -> list[Any]:
             "their order."
         )
     return [_plain(row) for row in values]
-
-
-_ARRAYS = (torch.Tensor, np.ndarray, np.generic)
-_SEQUENCES = (list, tuple, torch.Tensor, np.ndarray)
 
 
 def _plain(row: Any) -> Any:
@@ -144,7 +142,7 @@ def _check_tokens(name: str, rows: list[Any], num_tokens: int) -> None:
         tokens = _flat([row])
         if tokens is None or not _are_tokens(tokens, num_tokens):
             raise SetupError(
-                f"`rollout_func` returned {_shown(row)} as {name} {i}. Return a list of token ids, which are whole "
+                f"`rollout_func` returned {shown(row)} as {name} {i}. Return a list of token ids, which are whole "
                 f"numbers from 0 to {num_tokens - 1}."
             )
 
@@ -158,7 +156,7 @@ def _check_per_token(key: str, rows: list[Any], completions: list[Any]) -> None:
         numbers = _flat([row])
         if numbers is None or numbers.dtype.kind not in "biuf" or len(numbers) != len(tokens):
             raise SetupError(
-                f"`rollout_func` returned {_shown(row)} as {key!r} of completion {i}, which has {len(tokens)} tokens. "
+                f"`rollout_func` returned {shown(row)} as {key!r} of completion {i}, which has {len(tokens)} tokens. "
                 "Return a list with one number for each."
             )
 
@@ -172,11 +170,6 @@ def _flat(rows: list[Any]) -> np.ndarray | None:
     except ValueError:  # of lists within
         return None
     return values if values.ndim == 1 else None
-
-
-def _shown(value: Any) -> str:
-    text = repr(value)
-    return text if len(text) <= 80 else text[:77] + "..."
 
 
 def _kind(value: Any) -> str:

@@ -138,7 +138,7 @@ class PODSGRPOTrainer(GRPOTrainer):
         if self.accelerator.is_main_process:
             logger.info(describe_batch(self.args, self.train_dataset))
         result = super().train(resume_from_checkpoint, *args, **kwargs)
-        if self.state.global_step == resumed_at:
+        if self.state.global_step == resumed_at and self.accelerator.is_main_process:
             logger.info(
                 f"Nothing was left to train: {str(resume_from_checkpoint)!r} is the end of its training. Raise "
                 "`max_steps`, or else `num_train_epochs`, to train on."
@@ -250,10 +250,7 @@ class PODSGRPOTrainer(GRPOTrainer):
             generated = generated._replace(images=dataset_images(inputs))
         with stopping_together():
             add_extra_fields(inputs, generated, columns_of(generated, len(prompts)))
-        with self._measure("reward"), checked_rewards(self):
-            rewards_per_func = super()._calculate_rewards(
-                inputs, prompts, generated.completions, generated.completion_ids
-            )
+        rewards_per_func = self._score(inputs, prompts, generated.completions, generated.completion_ids)
         with self._measure("select"):
             self._selection = self._select(prompts, generated, rewards_per_func)
             self._log_kept_column(self._selection, len(prompts))
@@ -262,6 +259,10 @@ class PODSGRPOTrainer(GRPOTrainer):
     def _calculate_rewards(self, inputs, prompts, completions, completion_ids_list) -> torch.Tensor:
         if self._selection is not None:  # the parent asks for those of the kept rows
             return self._selection.kept_rewards_per_func.to(self.accelerator.device)
+        return self._score(inputs, prompts, completions, completion_ids_list)
+
+    def _score(self, inputs, prompts, completions, completion_ids_list) -> torch.Tensor:
+        """Let the parent calculate rewards, and check what reward functions have given."""
         with self._measure("reward"), checked_rewards(self):
             rewards_per_func = super()._calculate_rewards(inputs, prompts, completions, completion_ids_list)
         if self.log_completions:
@@ -388,8 +389,6 @@ class PODSGRPOTrainer(GRPOTrainer):
             return
         first = self.accelerator.process_index * num_rows
         pending = {**self._pending_extra_logs, "kept": selection.is_kept[first : first + num_rows].tolist()}
-        with stopping_together():
-            check_columns(pending, num_rows)
         self._logs["extra"].clear()
         self._pending_extra_logs.clear()
         for name in sorted(set(gather_object(list(pending)))):

@@ -14,7 +14,7 @@ from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
 logger = logging.getLogger(__name__)
 
 STATE = "trainer_state.json"  # the log, which is the last that is written of a checkpoint
-PODS_STATE = "pods_state_*.safetensors"  # one for each process, see `resuming.py`
+PODS_STATE = "pods_state_*.safetensors"  # one for each process, see `state_path` and `resuming.py`
 # What transformers needs to go on as it was, and where a plain training, FSDP and DeepSpeed save it. Where a part is
 # missing, transformers goes on without a word: with a new optimizer, or with other random numbers.
 _PARTS = {
@@ -39,6 +39,22 @@ def checkpoint_folder(output_dir: str, step: int) -> Path:
         `Path`: The folder.
     """
     return Path(output_dir) / f"{PREFIX_CHECKPOINT_DIR}-{step}"
+
+
+def state_path(checkpoint: Path | str, process_index: int) -> Path:
+    """
+    Say where a process saves its state.
+
+    Args:
+        checkpoint (`Path` or `str`):
+            Folder of the checkpoint.
+        process_index (`int`):
+            Index of the process.
+
+    Returns:
+        `Path`: The file.
+    """
+    return Path(checkpoint) / PODS_STATE.replace("*", str(process_index))
 
 
 def read_state(folder: Path | str) -> dict[str, Any]:
@@ -215,7 +231,7 @@ def _missing_shard(checkpoint: Path) -> str | None:
 def _fault_of_pods_states(checkpoint: Path) -> str | None:
     num_processes = len(list(checkpoint.glob("rng_state_*.pth"))) or 1
     paths = sorted(checkpoint.glob(PODS_STATE))
-    expected = [checkpoint / PODS_STATE.replace("*", str(i)) for i in range(num_processes)]
+    expected = [state_path(checkpoint, i) for i in range(num_processes)]
     if paths and set(paths) != set(expected):
         return f"it holds {[path.name for path in paths]}, but {num_processes} processes saved it"
     return _cut_off(paths)
