@@ -32,8 +32,8 @@ from transformers import PrinterCallback
 from transformers.utils import logging as transformers_logging
 
 from trl_pods import PODSGRPOConfig, PODSGRPOTrainer, get_strategy, list_strategies
-from trl_pods.selection import requested, seeded_generator
-from trl_pods.statistics import selection_metrics
+from trl_pods.downsampling.metrics import selection_metrics
+from trl_pods.downsampling.selection import requested, seeded_generator
 from trl_pods.strategies import max_variance
 
 

@@ -12,7 +12,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from trl_pods.scripts.compare import run
+from trl_pods.lab.command import run
 
 from .environment import RESULTS, describe
 from .regimes import SETS, Regime

@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 from matplotlib.figure import Figure
 
-from trl_pods.comparison.curves import Curve
-from trl_pods.comparison.outcome import compare
+from trl_pods.lab.curves import Curve
+from trl_pods.lab.outcome import compare
 
 from .environment import RESULTS
 

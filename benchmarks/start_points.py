@@ -13,8 +13,7 @@ from typing import Any
 
 import torch
 
-from trl_pods.rewards import reasoning_gym_reward
-from trl_pods.start_models import (
+from trl_pods.examples.start_models import (
     MADE_FOR,
     Problem,
     make_start_model,
@@ -23,6 +22,7 @@ from trl_pods.start_models import (
     shuffled_or_another,
     task_rows,
 )
+from trl_pods.rewards import reasoning_gym_reward
 
 NOISE = 0.2  # share of the rewards that `noisy_reward` turns around
 

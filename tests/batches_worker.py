@@ -11,7 +11,7 @@ from pathlib import Path
 
 from recording import Judge, make_trainer
 
-from trl_pods.scripts.launch import end_process_group
+from trl_pods.cli.launch import end_process_group
 
 # Two groups of 6 over three processes: the second holds the end of one group and the start of the other.
 ARGUMENTS = {

@@ -11,7 +11,7 @@ import yaml
 
 def run(*arguments, cwd=None, env=None, timeout=170):
     """Run `trl-pods` with the arguments, in a process of its own."""
-    command = [sys.executable, "-m", "trl_pods.cli", *map(str, arguments)]
+    command = [sys.executable, "-m", "trl_pods.cli.main", *map(str, arguments)]
     return subprocess.run(command, capture_output=True, text=True, cwd=cwd, env=env, timeout=timeout)
 
 

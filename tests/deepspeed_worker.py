@@ -14,7 +14,7 @@ import sharded
 from deepspeed import DeepSpeedEngine
 from deepspeed.runtime.zero import GatheredParameters
 
-from trl_pods.scripts.launch import end_process_group
+from trl_pods.cli.launch import end_process_group
 
 # On CPUs DeepSpeed compiles an operator for inference at the start: minutes on a busy machine, and unused here. A run
 # that is ended meanwhile leaves a lock behind, for which all later ones would wait for ever.

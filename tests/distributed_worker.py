@@ -18,8 +18,9 @@ from peft import LoraConfig
 from transformers import set_seed
 from trl import GRPOConfig, GRPOTrainer
 
-from trl_pods import PODSGRPOConfig, PODSGRPOTrainer, rows
-from trl_pods.scripts.launch import end_process_group
+from trl_pods import PODSGRPOConfig, PODSGRPOTrainer
+from trl_pods.cli.launch import end_process_group
+from trl_pods.downsampling import rows
 
 # 8 trained rows per generation batch over all processes. With m = 4 there are P = 2 prompts, with m = 8 only one.
 CASES = {

@@ -16,7 +16,7 @@ import tiny
 import torch
 
 from trl_pods import PODSGRPOConfig, PODSGRPOTrainer
-from trl_pods.scripts.launch import end_process_group
+from trl_pods.cli.launch import end_process_group
 
 RANK = int(os.environ["RANK"])
 

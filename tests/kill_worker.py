@@ -17,8 +17,9 @@ import tiny
 import torch
 from transformers import TrainerState
 
-from trl_pods import PODSGRPOConfig, PODSGRPOTrainer, resuming
-from trl_pods.scripts.launch import end_process_group
+from trl_pods import PODSGRPOConfig, PODSGRPOTrainer
+from trl_pods.cli.launch import end_process_group
+from trl_pods.resume import state as resuming
 
 LAST = int(os.environ.get("WORLD_SIZE", "1")) - 1  # the process that is ended
 

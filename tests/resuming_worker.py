@@ -14,8 +14,8 @@ import tiny
 import torch
 
 from trl_pods import PODSGRPOConfig, PODSGRPOTrainer
-from trl_pods.resuming import state_path
-from trl_pods.scripts.launch import end_process_group
+from trl_pods.cli.launch import end_process_group
+from trl_pods.resume.state import state_path
 
 RANK = int(os.environ["RANK"])
 

@@ -10,10 +10,11 @@ import torch
 from datasets import IterableDataset
 from trl import GRPOConfig, GRPOTrainer
 
-from trl_pods import PODSGRPOConfig, PODSGRPOTrainer, register_strategy, registry
-from trl_pods.batching import check_rollouts
-from trl_pods.compatibility import check_trl
+from trl_pods import PODSGRPOConfig, PODSGRPOTrainer, register_strategy
+from trl_pods.checks.batch_sizes import check_rollouts
+from trl_pods.checks.trl_seam import check_trl
 from trl_pods.config import with_rollouts
+from trl_pods.strategies import registry
 
 
 @pytest.mark.parametrize(

@@ -3,7 +3,7 @@
 import pytest
 
 from trl_pods import PODSGRPOConfig
-from trl_pods.batching import MAX_VLLM_SEQUENCES, sized_for_rollouts
+from trl_pods.downsampling.sizes import MAX_VLLM_SEQUENCES, sized_for_rollouts
 
 
 def shown_sequences(tmp_path, num_rollouts: int, **arguments) -> int:

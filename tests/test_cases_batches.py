@@ -19,8 +19,8 @@ import torch
 from recording import Judge, groups_of, make_trainer, normalized, score
 
 from trl_pods import PODSGRPOConfig
-from trl_pods.batching import describe_batch
-from trl_pods.scripts import grpo
+from trl_pods.cli import train as grpo
+from trl_pods.downsampling.sizes import describe_batch
 
 
 @pytest.fixture

@@ -9,9 +9,9 @@ from commands import recipe, run_python, write_recipe
 from trl import GRPOConfig
 
 from trl_pods import PODSGRPOConfig
-from trl_pods.errors import SetupError
-from trl_pods.scripts import grpo
-from trl_pods.scripts.arguments import RecipeParser
+from trl_pods.checks.errors import SetupError
+from trl_pods.cli import train as grpo
+from trl_pods.cli.arguments import RecipeParser
 
 
 def parse(path, *arguments):
@@ -64,7 +64,7 @@ def test_case_82_hyphens_do_as_on_the_command_line(tmp_path):
 @pytest.mark.long
 def test_case_82_the_module_run_by_itself_is_as_strict(in_tmp, model_path):
     path = recipe(in_tmp, model_path, lerning_rate=1.0)
-    done = run_python("-m", "trl_pods.scripts.grpo", "--config", path, cwd=in_tmp)
+    done = run_python("-m", "trl_pods.cli.train", "--config", path, cwd=in_tmp)
     assert done.returncode == 2
     assert "Did you mean `learning_rate`?" in done.stderr
     assert "Traceback" not in done.stderr

@@ -10,7 +10,7 @@ import torch
 from recording import assert_aligned, expected_score, groups_of, make_trainer, number_in, score
 from versions import takes_async_callables
 
-from trl_pods.learning_signal import PATIENCE
+from trl_pods.checks.learning_signal import PATIENCE
 from trl_pods.rewards import REWARDS, accuracy_reward, format_reward
 
 Judged = dict[tuple, float | None]

@@ -17,11 +17,12 @@ from transformers import EarlyStoppingCallback, LlamaForCausalLM, TrainerCallbac
 from trl import GRPOConfig, GRPOTrainer
 from versions import ends_turns_at_any_stop_token
 
-from trl_pods import PODSGRPOConfig, PODSGRPOTrainer, register_strategy, registry
-from trl_pods.errors import SetupError
-from trl_pods.reporting.page import render_report
-from trl_pods.reporting.text import number
-from trl_pods.scripts import grpo
+from trl_pods import PODSGRPOConfig, PODSGRPOTrainer, register_strategy
+from trl_pods.checks.errors import SetupError
+from trl_pods.cli import train as grpo
+from trl_pods.lab.report.page import render_report
+from trl_pods.lab.report.text import number
+from trl_pods.strategies import registry
 
 
 def by_place(prompts, trainer) -> dict:
@@ -124,7 +125,7 @@ ONE_PROCESS_LOGS = """
 import os, sys
 import tiny
 from recording import make_trainer
-from trl_pods.scripts.launch import end_process_group
+from trl_pods.cli.launch import end_process_group
 
 def reward(completions, log_extra, log_metric, **kwargs):
     rewards = tiny.distinct_characters(completions)

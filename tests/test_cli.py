@@ -12,18 +12,19 @@ from commands import recipe, run, run_python, write_recipe
 from datasets import Dataset
 from safetensors.torch import load_file
 
-from trl_pods import cli, list_strategies
-from trl_pods.errors import SetupError
-from trl_pods.scripts import grpo
-from trl_pods.scripts.arguments import RecipeParser
-from trl_pods.scripts.dry_run import _describe_data
+from trl_pods import list_strategies
+from trl_pods.checks.errors import SetupError
+from trl_pods.cli import main as cli
+from trl_pods.cli import train as grpo
+from trl_pods.cli.arguments import RecipeParser
+from trl_pods.cli.dry_run import _describe_data
 
 ROOT = Path(__file__).parents[1]
 
 SLOW_FIRST_PROCESS = """
 import os, sys, time
 from trl_pods import PODSGRPOTrainer
-from trl_pods.scripts import grpo
+from trl_pods.cli import train as grpo
 
 save_state = PODSGRPOTrainer.save_state
 
@@ -40,7 +41,7 @@ grpo.main(sys.argv[1:], "slow")
 @pytest.mark.parametrize("arguments", [["--help"], ["strategies", "--help"], ["quickstart", "--help"], ["--version"]])
 def test_help_does_not_wait_for_torch(arguments):
     code = (
-        "import sys\nfrom trl_pods.cli import main\n"
+        "import sys\nfrom trl_pods.cli.main import main\n"
         f"try:\n    main({arguments!r})\nexcept SystemExit as stop:\n    assert stop.code == 0\n"
         "assert 'torch' not in sys.modules"
     )

@@ -17,17 +17,17 @@ import pytest
 from filelock import FileLock
 
 from trl_pods import PODSGRPOConfig
-from trl_pods.comparison import costs, pictures, summary
-from trl_pods.comparison.curves import Curve, area, mean_curve, read_curve, time_to
-from trl_pods.comparison.methods import METHODS, Method, make_method
-from trl_pods.comparison.outcome import choose_rates, compare, tuning_results
-from trl_pods.comparison.runs import Job, Run, train
-from trl_pods.errors import SetupError
-from trl_pods.phases import PHASES
+from trl_pods.checks.errors import SetupError
+from trl_pods.cli.arguments import RecipeParser
+from trl_pods.lab import command as script
+from trl_pods.lab import costs, pictures, summary
+from trl_pods.lab.curves import Curve, area, mean_curve, read_curve, time_to
+from trl_pods.lab.methods import METHODS, Method, make_method
+from trl_pods.lab.outcome import choose_rates, compare, tuning_results
+from trl_pods.lab.runs import Job, Run, train
 from trl_pods.runs.log import read_log
 from trl_pods.runs.record import RunRecord
-from trl_pods.scripts import compare as script
-from trl_pods.scripts.arguments import RecipeParser
+from trl_pods.timing import PHASES
 
 ROOT = Path(__file__).parents[1]
 
@@ -372,7 +372,7 @@ def main(command, prog):
 PARENT = """
 import sys
 from pathlib import Path
-from trl_pods.comparison import children
+from trl_pods.lab import children
 
 children._MODULE = "launcher"
 start = children.start
@@ -417,7 +417,7 @@ def test_ending_a_comparison_ends_its_runs_and_the_same_command_goes_on(compared
     name = f"ended{how.value}"
     few = ["--output_dir", name, "--methods", "grpo", "pods", "--seeds", "0", "--learning_rates", "1e-3"]
     few += ["--max_seconds", "3", "--save_seconds", "0.5"]
-    command = [sys.executable, "-m", "trl_pods.cli", *map(str, words), *few]
+    command = [sys.executable, "-m", "trl_pods.cli.main", *map(str, words), *few]
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
     running = subprocess.Popen(command, cwd=folder, preexec_fn=_heed_sigint, **pipes)
     wait_until(lambda: list((folder / name).glob("runs/*/checkpoint-*")), seconds=150)

@@ -56,7 +56,8 @@ def folder(tmp_path_factory) -> Path:
 def outputs(folder) -> dict[str, str]:
     """What `trl-pods grpo` prints for each recipe, run side by side; it makes the start models."""
     running = {
-        task: start(["trl_pods.cli", "grpo", "--config", recipe(task), "--max_steps", 50], folder) for task in TASKS
+        task: start(["trl_pods.cli.main", "grpo", "--config", recipe(task), "--max_steps", 50], folder)
+        for task in TASKS
     }
     return {task: finish(process) for task, process in running.items()}
 
@@ -76,7 +77,7 @@ def test_the_reward_rises(task, outputs, folder):
 @pytest.mark.parametrize("task", TASKS)
 def test_the_reward_rises_on_two_processes(task, folder):
     trained = folder / "runs" / f"cpu_{task}" / "two"
-    launch = ["torch.distributed.run", "--standalone", "--nproc_per_node", 2, "-m", "trl_pods.scripts.grpo"]
+    launch = ["torch.distributed.run", "--standalone", "--nproc_per_node", 2, "-m", "trl_pods.cli.train"]
     output = finish(start([*launch, "--config", recipe(task), "--max_steps", 25, "--output_dir", trained], folder))
     assert "16 prompts, 512 rollouts sampled (32 per prompt), 128 rows trained (8 per prompt)" in output
     assert rise(trained) > 0.1

@@ -15,7 +15,7 @@ from datasets import Dataset, DatasetDict, IterableDataset, load_dataset
 from reasoning_gym.factory import DATASETS
 
 from trl_pods.data import adapt, drop_long_prompts, list_adapters, load_task
-from trl_pods.data.tasks import HASH_DEPENDENT
+from trl_pods.data.reasoning_gym import HASH_DEPENDENT
 
 PUBLISHED = {
     "gsm8k": (samples.gsm8k_rows, samples.gsm8k_gold, "question"),
@@ -179,7 +179,7 @@ def test_tasks_that_differ_between_processes_are_known():
     """Python's hashes of text differ between processes; a task that depends on them must not be split by each alone."""
     program = (
         "import sys\n"
-        "from trl_pods.data.tasks import different_entries\n"
+        "from trl_pods.data.reasoning_gym import different_entries\n"
         "for name in sys.argv[1:]:\n"
         "    print(name, ascii(different_entries(name, {}, 0, 4)), file=sys.stderr)\n"
     )

@@ -10,7 +10,7 @@ from hypothesis import HealthCheck, Phase, event, given, settings
 from hypothesis import strategies as st
 
 from trl_pods import PODSGRPOConfig
-from trl_pods.batching import prompts_per_generation
+from trl_pods.checks.batch_sizes import prompts_per_generation
 
 SETTINGS = st.fixed_dictionaries(
     {

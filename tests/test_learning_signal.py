@@ -7,7 +7,7 @@ import tiny
 from recording import make_trainer
 
 from trl_pods import PODSGRPOConfig
-from trl_pods.learning_signal import PATIENCE, LearningSignal
+from trl_pods.checks.learning_signal import PATIENCE, LearningSignal
 
 
 def batch(zero_std=0.5, kept_zero_std=None, clipped=0.0, reward=0.25):
@@ -24,7 +24,7 @@ def warnings_of(batches, caplog, tmp_path, **arguments):
         signal.see(metrics)
         if len(metrics["reward"]) == 3:  # TRL clears them when it logs
             metrics = {name: [] for name in metrics}
-    assert all(record.name == "trl_pods.learning_signal" for record in caplog.records)
+    assert all(record.name == "trl_pods.checks.learning_signal" for record in caplog.records)
     return [record.getMessage() for record in caplog.records]
 
 

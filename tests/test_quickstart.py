@@ -7,7 +7,7 @@ from pathlib import Path
 import commands
 import pytest
 
-from trl_pods import quickstart
+from trl_pods.examples import quickstart
 
 ROOT = Path(__file__).parents[1]
 

@@ -9,8 +9,8 @@ import samples
 import yaml
 from commands import recipe, run
 
-from trl_pods.scripts import grpo
-from trl_pods.scripts.arguments import RecipeParser
+from trl_pods.cli import train as grpo
+from trl_pods.cli.arguments import RecipeParser
 
 RECIPES = Path(__file__).parents[1] / "recipes"
 ALL = sorted(path.name for path in RECIPES.glob("*.yaml"))

@@ -6,7 +6,8 @@ import textwrap
 
 import pytest
 
-from trl_pods import get_strategy, list_strategies, register_strategy, registry, strategies
+from trl_pods import get_strategy, list_strategies, register_strategy, strategies
+from trl_pods.strategies import registry
 
 
 @pytest.fixture(autouse=True)

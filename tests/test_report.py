@@ -8,13 +8,13 @@ import tiny
 from pages import Page, assert_drawn, mean
 from recording import Judge, make_trainer
 
-from trl_pods import cli
-from trl_pods.phases import PHASES
-from trl_pods.reporting.examples import _groups, examples
-from trl_pods.reporting.page import render_report
-from trl_pods.reporting.text import number
+from trl_pods.cli import main as cli
+from trl_pods.lab.report.examples import _groups, examples
+from trl_pods.lab.report.page import render_report
+from trl_pods.lab.report.text import number
 from trl_pods.runs.log import read_log
 from trl_pods.runs.record import RunRecord
+from trl_pods.timing import PHASES
 from trl_pods.wall_clock import WallClockCallback
 
 

@@ -9,13 +9,13 @@ import pandas as pd
 import pytest
 from pages import Page, areas_of, assert_drawn, points_of, write_run
 
-from trl_pods import cli
-from trl_pods.errors import SetupError
-from trl_pods.reporting import pictures
-from trl_pods.reporting.page import render_report, write_report
-from trl_pods.reporting.pictures import Line, draw_lines, draw_stack
-from trl_pods.reporting.series import RunLog
-from trl_pods.reporting.text import plain_text, shorten
+from trl_pods.checks.errors import SetupError
+from trl_pods.cli import main as cli
+from trl_pods.lab.report import pictures
+from trl_pods.lab.report.page import render_report, write_report
+from trl_pods.lab.report.pictures import Line, draw_lines, draw_stack
+from trl_pods.lab.report.series import RunLog
+from trl_pods.lab.report.text import plain_text, shorten
 
 SCRIPT = "<script>alert('state the answer')</script>"
 
@@ -182,7 +182,7 @@ def test_the_page_is_written_into_the_folder_by_default(tmp_path):
 
 def test_the_help_does_not_wait_for_torch():
     code = (
-        "import sys\nfrom trl_pods.cli import main\n"
+        "import sys\nfrom trl_pods.cli.main import main\n"
         "try:\n    main(['report', '--help'])\nexcept SystemExit as stop:\n    assert stop.code == 0\n"
         "assert not {'torch', 'matplotlib'} & set(sys.modules)"
     )

@@ -16,9 +16,9 @@ from transformers import AutoModelForCausalLM
 from trl import GRPOConfig, GRPOTrainer
 
 from trl_pods import PODSGRPOConfig, PODSGRPOTrainer
-from trl_pods.errors import SetupError
-from trl_pods.resuming import state_path
-from trl_pods.runs.checkpoints import find_fault, last_complete_checkpoint
+from trl_pods.checks.errors import SetupError
+from trl_pods.resume.checkpoints import find_fault, last_complete_checkpoint
+from trl_pods.resume.state import state_path
 
 SIZES = [(1, 1, 1), (4, 1, 1), (2, 2, 1), (3, 2, 2), (1, 1, 2)]
 

@@ -11,8 +11,8 @@ import torch
 from recording import make_trainer
 from trl import GRPOConfig, GRPOTrainer
 
-from trl_pods import reward_checks
-from trl_pods.reward_checks import check_rewards, check_signature
+from trl_pods.checks import reward_functions as reward_checks
+from trl_pods.checks.reward_functions import check_rewards, check_signature
 
 KEYWORDS = ("target", "trainer_state", "log_extra", "log_metric", "prompts", "completions", "completion_ids")
 

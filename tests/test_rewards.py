@@ -14,7 +14,7 @@ from reasoning_gym.factory import DATASETS
 from trl import GRPOConfig, GRPOTrainer
 from trl import rewards as trl_rewards
 
-from trl_pods import math_answers
+from trl_pods import answers as math_answers
 from trl_pods.latex import last_boxed
 from trl_pods.rewards import REWARDS, accuracy_reward, format_reward, reasoning_gym_reward, tag_count_reward
 

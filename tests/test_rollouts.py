@@ -11,8 +11,8 @@ import torch
 from recording import Judge, assert_aligned, make_trainer, number_in, score, train_with_tools
 from versions import ends_turns_at_any_stop_token
 
-from trl_pods.errors import SetupError
-from trl_pods.rollout_checks import check_rollouts
+from trl_pods.checks.errors import SetupError
+from trl_pods.checks.rollout_func import check_rollouts
 
 # Tools
 

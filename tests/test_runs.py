@@ -7,10 +7,9 @@ import pytest
 import tiny
 
 from trl_pods import PODSGRPOConfig, PODSGRPOTrainer
-from trl_pods.errors import SetupError
+from trl_pods.checks.errors import SetupError
 from trl_pods.runs.batches import whole_batches
-from trl_pods.runs.checkpoints import last_checkpoint_with_log
-from trl_pods.runs.log import read_log
+from trl_pods.runs.log import last_checkpoint_with_log, read_log
 from trl_pods.runs.record import FILE, RunRecord
 
 

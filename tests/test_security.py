@@ -5,8 +5,8 @@ import os
 import commands
 import pytest
 
-from trl_pods.errors import SetupError
-from trl_pods.scripts.arguments import RecipeParser
+from trl_pods.checks.errors import SetupError
+from trl_pods.cli.arguments import RecipeParser
 
 # Run in front of the command line: whoever asks for an address of the network is told of, and gets none.
 GUARD = """\
@@ -22,7 +22,7 @@ def connect(self, address):
     no_network(address)
 
 plainly, socket.socket.connect, socket.getaddrinfo = socket.socket.connect, connect, no_network
-from trl_pods.cli import main
+from trl_pods.cli.main import main
 main(sys.argv[1:])
 """
 

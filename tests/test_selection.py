@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from trl_pods.selection import Selection, check_strategy_kwargs, select
+from trl_pods.downsampling.selection import Selection, check_strategy_kwargs, select
 
 REWARDS = torch.zeros(2, 4)
 CONTEXT = {

@@ -7,8 +7,8 @@ import torch
 from datasets import DatasetDict
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from trl_pods import start_models
-from trl_pods.start_models import Problem, make_start_model, make_tokenizer, shuffled_or_another
+from trl_pods.examples import start_models
+from trl_pods.examples.start_models import Problem, make_start_model, make_tokenizer, shuffled_or_another
 
 PROBLEMS = [
     Problem("What is 1 + 2?\nSay it: ", "3"),

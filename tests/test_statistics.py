@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 
-from trl_pods.statistics import (
+from trl_pods.downsampling.metrics import (
     advantages_over_all,
     has_no_variance,
     reward_metrics,

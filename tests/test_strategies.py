@@ -9,7 +9,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from trl_pods import get_strategy, list_strategies
-from trl_pods.selection import seeded_generator, select
+from trl_pods.downsampling.selection import seeded_generator, select
 from trl_pods.strategies import balanced, max_reward, max_variance, percentile, random
 from trl_pods.testing import check_strategy
 

@@ -13,7 +13,7 @@ from transformers import TrainerCallback
 from trl import GRPOConfig, GRPOTrainer
 
 from trl_pods import PODSGRPOConfig, PODSGRPOTrainer
-from trl_pods.phases import PHASES
+from trl_pods.timing import PHASES
 
 
 def make_trainer(

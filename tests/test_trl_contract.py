@@ -13,7 +13,7 @@ from trl.scripts.grpo import GRPOScriptArguments
 from trl.trainer.utils import get_config_model_id, nanstd
 
 from trl_pods import PODSGRPOTrainer
-from trl_pods.compatibility import SEAM, Generated, _matches, _returned_names, check_trl
+from trl_pods.checks.trl_seam import SEAM, Generated, _matches, _returned_names, check_trl
 
 
 @pytest.fixture(scope="module")
@@ -153,7 +153,7 @@ def test_the_trainer_is_not_built_on_an_unsupported_trl(model_path, tmp_path, mo
     def refuse():
         raise ImportError("an unsupported version")
 
-    monkeypatch.setattr("trl_pods.trainer.check_trl", refuse)
+    monkeypatch.setattr("trl_pods.trainers.check_trl", refuse)
     with pytest.raises(ImportError, match="an unsupported version"):
         PODSGRPOTrainer(model_path, tiny.distinct_characters, train_dataset=tiny.make_dataset())
 

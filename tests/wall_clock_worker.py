@@ -12,7 +12,7 @@ from pathlib import Path
 import tiny
 
 from trl_pods import PODSGRPOConfig, PODSGRPOTrainer
-from trl_pods.scripts.launch import end_process_group
+from trl_pods.cli.launch import end_process_group
 from trl_pods.wall_clock import WallClockCallback
 
 

@@ -7,8 +7,8 @@ __version__ = "0.1.0"
 
 if TYPE_CHECKING:
     from .config import PODSGRPOConfig
-    from .registry import get_strategy, list_strategies, register_strategy
-    from .trainer import PODSGRPOTrainer
+    from .strategies.registry import get_strategy, list_strategies, register_strategy
+    from .trainers import PODSGRPOTrainer
 
 __all__ = [
     "PODSGRPOConfig",
@@ -20,10 +20,10 @@ __all__ = [
 
 _MODULE_OF = {
     "PODSGRPOConfig": "config",
-    "PODSGRPOTrainer": "trainer",
-    "get_strategy": "registry",
-    "list_strategies": "registry",
-    "register_strategy": "registry",
+    "PODSGRPOTrainer": "trainers",
+    "get_strategy": "strategies.registry",
+    "list_strategies": "strategies.registry",
+    "register_strategy": "strategies.registry",
 }
 
 
@@ -34,7 +34,7 @@ def __getattr__(name: str):
     try:
         return getattr(import_module(f".{_MODULE_OF[name]}", __name__), name)
     except ImportError:
-        import_module(".compatibility", __name__).check_trl()  # says so where it is for TRL that a name is missing
+        import_module(".checks.trl_seam", __name__).check_trl()  # says so where it is for TRL that a name is missing
         raise
 
 

@@ -6,9 +6,9 @@ from numbers import Integral
 
 from trl import GRPOConfig
 
-from .batching import check_rollouts, explain_group_error
-from .registry import get_strategy
-from .selection import check_strategy_kwargs
+from .checks.batch_sizes import check_rollouts, explain_group_error
+from .downsampling.selection import check_strategy_kwargs
+from .strategies.registry import get_strategy
 
 _AT_LEAST_1 = (
     *("per_device_train_batch_size", "gradient_accumulation_steps", "steps_per_generation", "num_iterations"),

@@ -9,10 +9,10 @@ from transformers import PrinterCallback
 from transformers.trainer import DEFAULT_PROGRESS_CALLBACK
 from transformers.trainer_utils import has_length
 
-from .batching import prompts_per_generation
-from .phases import PHASES
+from .checks.batch_sizes import prompts_per_generation
 from .progress_line import ProgressLine
-from .trainer import PODSGRPOTrainer
+from .timing import PHASES
+from .trainers import PODSGRPOTrainer
 from .wall_clock import TrainingClock, WallClockCallback
 
 

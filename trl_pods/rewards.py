@@ -12,7 +12,7 @@ import warnings
 from collections.abc import Callable
 from typing import Any
 
-from .math_answers import final_answer, is_same_answer, parse_answer
+from .answers import final_answer, is_same_answer, parse_answer
 
 _TAGS = ("<think>", "</think>", "<answer>", "</answer>")
 

@@ -6,8 +6,8 @@ from typing import Any
 
 import torch
 
-from .registry import get_strategy
-from .selection import check_strategy_kwargs, seeded_generator, select
+from .downsampling.selection import check_strategy_kwargs, seeded_generator, select
+from .strategies.registry import get_strategy
 
 _NAN = float("nan")
 

@@ -16,8 +16,8 @@ from transformers.trainer_callback import ExportableState
 from transformers.trainer_utils import has_length
 from trl import GRPOConfig
 
-from .batching import check_evaluation
-from .errors import SetupError
+from .checks.batch_sizes import check_evaluation
+from .checks.errors import SetupError
 
 METRIC = "pods/train_seconds"
 

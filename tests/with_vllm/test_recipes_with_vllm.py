@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from trl_pods.scripts.arguments import RecipeParser
+from trl_pods.cli.arguments import RecipeParser
 
 RECIPES = Path(__file__).parents[2] / "recipes"
 

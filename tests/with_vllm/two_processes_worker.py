@@ -18,7 +18,7 @@ from engine import keep_linear_weights, make_trainer
 from recording import Judge
 from serving import keep_weights_here, server_arguments
 
-from trl_pods.scripts.launch import end_process_group
+from trl_pods.cli.launch import end_process_group
 
 # One prompt of 32 rollouts, 8 of them kept: each process samples half of the group and trains half of the kept rows.
 ARGUMENTS = {

@@ -2,6 +2,6 @@
 
 from .adapters import adapt, check_adapter, check_prompts, list_adapters
 from .lengths import drop_long_prompts
-from .tasks import load_task
+from .reasoning_gym import load_task
 
 __all__ = ["adapt", "check_adapter", "check_prompts", "drop_long_prompts", "list_adapters", "load_task"]

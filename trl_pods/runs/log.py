@@ -1,16 +1,20 @@
 """Reading what a run has logged: its metrics by step, and its completions tables."""
 
+import json
 import logging
-from collections.abc import Iterator
+import re
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
+from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
 
-from ..errors import SetupError
-from .checkpoints import STATE, last_checkpoint_with_log, read_state
+from ..checks.errors import SetupError
 
 logger = logging.getLogger(__name__)
+
+STATE = "trainer_state.json"  # the log, which is the last that is written of a checkpoint
 
 
 def read_log(folder: Path | str) -> list[dict[str, Any]]:
@@ -104,3 +108,68 @@ def table_paths(folder: Path | str) -> list[Path]:
     """
     paths = (Path(folder) / "completions").glob("completions_*.parquet")
     return sorted(paths, key=lambda path: (len(path.name), path.name))  # steps have five digits or more
+
+
+def read_state(folder: Path | str) -> dict[str, Any]:
+    """
+    Read what transformers writes of a training beside its model: the log, and how far it is.
+
+    Args:
+        folder (`Path` or `str`):
+            A checkpoint, or the run's `output_dir` if the training saved it there.
+
+    Returns:
+        `dict`: The state. `log_history` is a list of dictionaries, each with a `step`.
+
+    Raises:
+        OSError: It is missing.
+        ValueError: It is cut off, or something else.
+    """
+    state = json.loads((Path(folder) / STATE).read_text())
+    entries = state.get("log_history") if isinstance(state, dict) else None
+    if not isinstance(entries, list) or not all(isinstance(entry, dict) and "step" in entry for entry in entries):
+        raise ValueError("it has no `log_history` of steps")
+    return state
+
+
+def last_checkpoint_with_log(folder: Path | str) -> str | None:
+    """
+    Find the last checkpoint whose log can be read.
+
+    Args:
+        folder (`Path` or `str`):
+            The run's `output_dir`.
+
+    Returns:
+        `str`, *optional*: The checkpoint, or `None` if there is none. Later ones are named in a warning.
+    """
+    return last_without_fault(folder, fault_of_log)
+
+
+def checkpoints(folder: Path | str) -> list[Path]:
+    """All of a run, in the order of their steps."""
+    steps = {
+        int(match[1]): path
+        for path in Path(folder).glob(f"{PREFIX_CHECKPOINT_DIR}-*")
+        if (match := re.fullmatch(rf"{PREFIX_CHECKPOINT_DIR}-([0-9]+)", path.name))
+    }
+    return [steps[step] for step in sorted(steps)]
+
+
+def last_without_fault(folder: Path | str, fault_of: Callable[[Path], str | None]) -> str | None:
+    for checkpoint in reversed(checkpoints(folder)):
+        fault = fault_of(checkpoint)
+        if fault is None:
+            return str(checkpoint)
+        logger.warning(f"The checkpoint {str(checkpoint)!r} is passed over: {fault}.")
+    return None
+
+
+def fault_of_log(checkpoint: Path) -> str | None:
+    try:
+        read_state(checkpoint)
+    except FileNotFoundError:
+        return f"it was not written to the end ({STATE} is missing)"
+    except (OSError, ValueError) as error:
+        return f"its {STATE} cannot be read ({error})"
+    return None

@@ -16,9 +16,9 @@ import torch
 from transformers import TrainerCallback
 
 from .. import __version__
-from ..batching import prompts_per_generation
-from ..errors import SetupError
-from ..files import written_whole
+from ..checks.batch_sizes import prompts_per_generation
+from ..checks.errors import SetupError
+from .atomic import atomic_write
 
 FILE = "pods_run.json"
 
@@ -150,7 +150,7 @@ class RunRecord:
         Raises:
             SetupError: It cannot be written.
         """
-        with written_whole(Path(folder) / FILE) as draft:
+        with atomic_write(Path(folder) / FILE) as draft:
             draft.write_text(json.dumps(dataclasses.asdict(self), indent=2) + "\n")
 
 

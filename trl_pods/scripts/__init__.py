@@ -1,6 +1,1 @@
-"""Training scripts, which the command line runs and a launcher of several processes can run as modules."""
-
-import os
-
-# They ask for the network only for what a recipe names. This is read when huggingface_hub is first imported.
-os.environ.setdefault("HF_HUB_DISABLE_TELEMETRY", "1")
+"""Moved to `trl_pods.cli`; kept for this release."""

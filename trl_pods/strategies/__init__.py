@@ -8,7 +8,7 @@ All rules are pure, batched over prompts, and share one policy:
 - among rollouts that a rule holds equal, the earliest generated are kept unless the rule says otherwise, so that the
   same input always gives the same indices, and a prompt of equal rewards (and lengths) gives its first m;
 - rewards are compared exactly. Whether a group has any variance to speak of, as in the metrics, is decided with a
-  tolerance (see `trl_pods.statistics.has_no_variance`);
+  tolerance (see `trl_pods.downsampling.metrics.has_no_variance`);
 - with m = n, all are kept.
 """
 

@@ -2,9 +2,9 @@
 
 import torch
 
-from ..registry import register_strategy
 from .order import ascending, take_both_ends, take_highest
 from .paper import max_variance
+from .registry import register_strategy
 
 _EPS = 1e-4  # TRL's, added to the standard deviation
 

@@ -4,8 +4,8 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from ..registry import register_strategy
 from .order import Ordered, are_best, ascending, runs, spread_of_splits, take_both_ends, take_highest
+from .registry import register_strategy
 
 
 @register_strategy("shortest")

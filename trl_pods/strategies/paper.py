@@ -3,8 +3,8 @@
 import numpy as np
 import torch
 
-from ..registry import register_strategy
 from .order import are_best, ascending, spread_of_splits, take_both_ends, take_highest, take_marked
+from .registry import register_strategy
 
 
 @register_strategy("max_variance")

@@ -1,0 +1,1 @@
+"""What is checked before and while a training runs."""

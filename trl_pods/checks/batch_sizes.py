@@ -1,0 +1,150 @@
+"""
+Whether batch sizes fit each other, with messages that name values that do.
+
+P prompts per generation batch, n rollouts sampled and m trained per prompt.
+"""
+
+import math
+from typing import Any
+
+from datasets import Dataset
+from trl import GRPOConfig
+
+
+def prompts_per_generation(args: GRPOConfig) -> int:
+    """
+    Count the prompts of a generation batch over all processes.
+
+    Args:
+        args ([`~trl.GRPOConfig`]):
+            Resolved training arguments.
+
+    Returns:
+        `int`: P = `generation_batch_size` / `num_generations`.
+    """
+    return args.generation_batch_size // args.num_generations
+
+
+def check_rollouts(args: GRPOConfig) -> None:
+    """
+    Check that the sampled rollouts hold the kept ones and divide over the processes.
+
+    Args:
+        args ([`~trl.GRPOConfig`]):
+            Resolved training arguments with `num_rollouts`.
+
+    Raises:
+        ValueError: They do not. The message names values that would do.
+    """
+    num_rollouts, num_kept = args.num_rollouts, args.num_generations
+    num_prompts, num_processes = prompts_per_generation(args), args.world_size
+    if not isinstance(num_rollouts, int):
+        raise ValueError(f"`num_rollouts` is {num_rollouts!r}, but it must be a whole number. Use for example 64.")
+    if num_rollouts < num_kept:
+        raise ValueError(
+            f"`num_rollouts` is {num_rollouts!r}, but it must be at least `num_generations` ({num_kept}), the number "
+            "that is kept of them. Raise `num_rollouts` or lower `num_generations`."
+        )
+    if num_prompts * num_rollouts % num_processes != 0:
+        step = num_processes // math.gcd(num_prompts, num_processes)
+        below, above = num_rollouts // step * step, -(-num_rollouts // step) * step
+        nearest = " or ".join(str(value) for value in (below, above) if value >= num_kept)
+        raise ValueError(
+            f"`num_rollouts` is {num_rollouts!r}: {num_prompts} prompts per generation batch (`generation_batch_size` "
+            f"{args.generation_batch_size} / `num_generations` {num_kept}) times {num_rollouts} rollouts do not divide "
+            f"over {num_processes} processes. Use a multiple of {step}, such as {nearest}."
+        )
+
+
+def check_evaluation(args: GRPOConfig) -> None:
+    """
+    Check that evaluation batches hold whole groups. TRL does so only where `eval_strategy` is set.
+
+    Args:
+        args ([`~trl.GRPOConfig`]):
+            Resolved training arguments.
+
+    Raises:
+        ValueError: They do not. The message names values that would do.
+    """
+    group = args.num_generations_eval or args.num_generations
+    rows, num_processes = args.per_device_eval_batch_size, args.world_size
+    if rows * num_processes % group == 0:
+        return
+    step = group // math.gcd(group, num_processes)
+    raise ValueError(
+        f"`per_device_eval_batch_size` is {rows!r}: {rows} rows x {num_processes} processes do not divide into groups "
+        f"of {group} (`num_generations_eval`, or else `num_generations`). Use a multiple of {step}, or set "
+        "`num_generations_eval` to a divisor of the rows."
+    )
+
+
+def check_dataset(args: GRPOConfig, train_dataset: Any) -> None:
+    """
+    Check that a dataset fills at least one generation batch; TRL trains nothing if it does not.
+
+    Args:
+        args ([`~trl.GRPOConfig`]):
+            Resolved training arguments.
+        train_dataset (`Any`):
+            The `train_dataset` of the trainer. Only a [`~datasets.Dataset`] has a length to check.
+
+    Raises:
+        ValueError: The dataset has too few prompts.
+    """
+    num_prompts = prompts_per_generation(args)
+    if isinstance(train_dataset, Dataset) and len(train_dataset) < num_prompts:
+        raise ValueError(
+            f"`train_dataset` has {len(train_dataset)} prompts, but one generation batch takes {num_prompts} "
+            f"(`generation_batch_size` {args.generation_batch_size} / `num_generations` {args.num_generations}), so "
+            "nothing would be trained. Add prompts, or lower `steps_per_generation`, `gradient_accumulation_steps` or "
+            "`per_device_train_batch_size`."
+        )
+
+
+def explain_group_error(args: GRPOConfig, error: ValueError) -> ValueError:
+    """
+    Say what would do, where TRL complains that the generation batch does not hold whole micro-batches or groups.
+
+    Args:
+        args ([`~trl.GRPOConfig`]):
+            Training arguments that TRL refused.
+        error (`ValueError`):
+            TRL's complaint.
+
+    Returns:
+        `ValueError`: The numbers involved and values that fit, or `error` itself if it is about something else.
+    """
+    if "eval batch size" in str(error):
+        try:
+            check_evaluation(args)
+        except ValueError as explained:
+            return explained
+    batch, group = args.generation_batch_size, args.num_generations
+    if batch is None:  # refused before the batch is known
+        return error
+    rows = args.per_device_train_batch_size * args.world_size
+    if batch % rows != 0:
+        return ValueError(
+            f"`generation_batch_size` is {batch!r}, but it must be a whole number of micro-batches: "
+            f"`per_device_train_batch_size` {args.per_device_train_batch_size} x {args.world_size} processes. Use a "
+            f"multiple of {math.lcm(rows, group)}, which also holds whole groups of `num_generations` {group}."
+        )
+    if batch % group == 0:
+        return error
+    steps = group // math.gcd(rows, group)
+    groups = [size for size in range(2, batch + 1) if batch % size == 0 and _holds(args, batch // size, size)]
+    fitting = f"`num_generations` to one of {groups}, or " if groups else ""  # a single row holds no group
+    return ValueError(
+        f"`num_generations` is {group!r} (of `num_rollouts` {args.num_rollouts or 4 * group}), but it must divide the "
+        f"{batch} trained rows of a generation batch: `per_device_train_batch_size` {args.per_device_train_batch_size} "
+        f"x {args.world_size} processes x `steps_per_generation` {args.steps_per_generation} "
+        f"(`gradient_accumulation_steps` is {args.gradient_accumulation_steps}). Set {fitting}"
+        f"`steps_per_generation` to a multiple of {steps}."
+    )
+
+
+def _holds(args: GRPOConfig, num_prompts: int, num_kept: int) -> bool:
+    """Whether [`check_rollouts`] would accept a number of kept rollouts."""
+    num_rollouts = args.num_rollouts or 4 * num_kept
+    return num_rollouts >= num_kept and num_prompts * num_rollouts % args.world_size == 0

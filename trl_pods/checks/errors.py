@@ -1,0 +1,45 @@
+"""Errors of the user, and how the command line says them."""
+
+import os
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+
+class SetupError(ValueError):
+    """What a user can mend in the recipe, on the command line or on the machine, said without a traceback."""
+
+
+def shown(value: Any) -> str:
+    """
+    Show a value in a message, in 80 characters or fewer.
+
+    Args:
+        value (`Any`):
+            Any value.
+
+    Returns:
+        `str`: Its `repr`, cut if it is longer.
+    """
+    text = repr(value)
+    return text if len(text) <= 80 else text[:77] + "..."
+
+
+@contextmanager
+def exit_on_user_error(prog: str) -> Iterator[None]:
+    """
+    End the process where the `with` block raises a [`SetupError`], with its message and without a traceback.
+
+    Args:
+        prog (`str`):
+            Name of the command, for the message.
+    """
+    try:
+        yield
+    except SetupError as error:
+        if os.environ.get("LOCAL_RANK", "0") != "0":
+            time.sleep(5)  # if the first process fails too, it says so, and the launcher ends this one
+        print(f"{prog}: error: {error}", file=sys.stderr, flush=True)
+        sys.exit(2)

@@ -1,0 +1,297 @@
+"""
+What `trl-pods grpo` accepts: the arguments of `trl grpo`, the fields of PODS, and those of `accelerate launch`.
+
+It is parsed strictly. Whatever is unknown or of a wrong type is named with its place in the recipe.
+"""
+
+import argparse
+import difflib
+import json
+import os
+import re
+import traceback
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, NamedTuple, NoReturn, get_type_hints
+
+import torch
+from datasets.exceptions import DatasetsError
+from trl import DatasetMixtureConfig, ModelConfig, TrlParser
+from trl.scripts.grpo import GRPOScriptArguments
+
+from ..checks.errors import SetupError
+from ..config import PODSGRPOConfig
+from ..data import check_adapter
+from ..wall_clock import WallClockCallback
+from .launch import LaunchOptions, from_recipe, planned_world_size
+from .recipe import Recipe
+
+
+@dataclass
+class PODSScriptArguments(GRPOScriptArguments):
+    """
+    Arguments of the script beside those of the trainer, the model and the launcher.
+
+    Args:
+        setup_func (`str`, *optional*):
+            Dotted import path of a function that makes what the recipe needs before it is loaded. It is called by one
+            process, with `model_name_or_path` and `dataset_name`, and with `task_kwargs` if they are set.
+        dataset_adapter (`str`, *optional*):
+            Adapter that turns the columns of a published dataset into prompts and reward columns: `gsm8k`, `math`,
+            `math_500`, `question_answer` or `reasoning_gym` (then `dataset_name` is a task). Defaults to a dataset
+            that has prompts.
+        system_prompt (`str`, *optional*):
+            System prompt that the adapter puts before each question.
+        question_column (`str`, *optional*):
+            Column of the questions. Defaults to the adapter's.
+        answer_column (`str`, *optional*):
+            Column of the right answers. Defaults to the adapter's.
+        task_kwargs (`dict` or `str`, *optional*):
+            Settings of the reasoning-gym task, and `size`, `test_size` and `seed` of its data.
+        max_prompt_length (`int`, *optional*):
+            Tokens that a prompt may have. Longer ones are left out, and counted.
+        max_seconds (`float`, *optional*):
+            Seconds of training after which to stop, not counting evaluation.
+        save_seconds (`float`, *optional*):
+            Seconds of training between checkpoints, not counting evaluation.
+        eval_seconds (`float`, *optional*):
+            Seconds of training between evaluations.
+        dry_run (`bool`, *optional*, defaults to `False`):
+            Whether to parse, build what can be built offline, print what would be trained, and stop.
+    """
+
+    setup_func: str | None = field(
+        default=None,
+        metadata={
+            "help": "Dotted import path of a function that makes what the recipe needs before it is loaded. It is "
+            "called by one process, with `model_name_or_path` and `dataset_name`, and with `task_kwargs` if they are "
+            "set."
+        },
+    )
+    dataset_adapter: str | None = field(
+        default=None,
+        metadata={
+            "help": "Adapter that turns the columns of a published dataset into prompts and reward columns: `gsm8k`, "
+            "`math`, `math_500`, `question_answer` or `reasoning_gym` (then `dataset_name` is a task). Defaults to a "
+            "dataset that has prompts."
+        },
+    )
+    system_prompt: str | None = field(
+        default=None, metadata={"help": "System prompt that the adapter puts before each question."}
+    )
+    question_column: str | None = field(
+        default=None, metadata={"help": "Column of the questions. Defaults to the adapter's."}
+    )
+    answer_column: str | None = field(
+        default=None, metadata={"help": "Column of the right answers. Defaults to the adapter's."}
+    )
+    task_kwargs: dict | str | None = field(
+        default=None,
+        metadata={"help": "Settings of the reasoning-gym task, and `size`, `test_size` and `seed` of its data."},
+    )
+    max_prompt_length: int | None = field(
+        default=None,
+        metadata={"help": "Tokens that a prompt may have. Longer ones are left out, and counted."},
+    )
+    max_seconds: float | None = field(
+        default=None, metadata={"help": "Seconds of training after which to stop, not counting evaluation."}
+    )
+    save_seconds: float | None = field(
+        default=None, metadata={"help": "Seconds of training between checkpoints, not counting evaluation."}
+    )
+    eval_seconds: float | None = field(default=None, metadata={"help": "Seconds of training between evaluations."})
+    dry_run: bool = field(
+        default=False,
+        metadata={"help": "Whether to parse, build what can be built offline, print what would be trained, and stop."},
+    )
+
+    def __post_init__(self) -> None:
+        if isinstance(self.task_kwargs, str):
+            self.task_kwargs = _json_mapping("task_kwargs", self.task_kwargs)
+        if self.dataset_adapter is not None:
+            check_adapter(self.dataset_adapter)
+        self._check_adapter_options()
+        WallClockCallback(self.max_seconds, self.save_seconds, self.eval_seconds)  # checks them
+        if self.max_prompt_length is not None and self.max_prompt_length < 1:
+            raise ValueError(f"`max_prompt_length` is {self.max_prompt_length}, but it must be 1 or more.")
+
+    def _check_adapter_options(self) -> None:
+        adapter = self.dataset_adapter
+        for name in ("system_prompt", "question_column", "answer_column"):
+            if getattr(self, name) is not None and adapter is None:
+                raise ValueError(f"`{name}` does nothing without an adapter. Set `dataset_adapter`, or remove it.")
+        if self.task_kwargs is not None and adapter != "reasoning_gym":
+            raise ValueError("`task_kwargs` are for tasks of reasoning-gym. Set `dataset_adapter: reasoning_gym`.")
+        if self.dataset_streaming and adapter == "reasoning_gym":
+            raise ValueError("`dataset_streaming` does not go with tasks of reasoning-gym, which are made. Remove it.")
+
+
+class Arguments(NamedTuple):
+    """All that the command line and the recipe say."""
+
+    script: PODSScriptArguments
+    training: PODSGRPOConfig
+    model: ModelConfig
+    dataset: DatasetMixtureConfig
+    launch: LaunchOptions
+    recipe: Recipe
+
+    def explained(self) -> AbstractContextManager[None]:
+        """Turn errors of the `with` block that a user can mend into a [`SetupError`] that names the recipe's line."""
+        return explained(self.recipe)
+
+
+class RecipeParser(TrlParser):
+    """
+    Parser of command-line arguments and of a recipe, which the former override.
+
+    Args:
+        prog (`str`, *optional*):
+            Name of the command, for its help.
+    """
+
+    def __init__(self, prog: str | None = None):
+        super().__init__(
+            (PODSScriptArguments, PODSGRPOConfig, ModelConfig, DatasetMixtureConfig), prog=prog, allow_abbrev=False
+        )
+        self.add_argument("--config", metavar="RECIPE", help="YAML file with values for these options.")
+
+    def parse(self, arguments: list[str]) -> Arguments:
+        """
+        Parse the command line and the recipe that it names.
+
+        Args:
+            arguments (`list[str]`):
+                Command-line arguments.
+
+        Returns:
+            [`Arguments`]: What they say.
+
+        Raises:
+            SetupError: An option is unknown, or a value is wrong or does not fit the others.
+        """
+        namespace, rest = self.parse_known_args(arguments)
+        recipe = Recipe(namespace.config)
+        recipe.overridden = {action.dest for action in self._actions if _is_given(action, arguments)}
+        for_launcher = [*self._apply(recipe), *self._for_launcher(rest)]
+        if namespace.dry_run and not torch.accelerator.is_available():
+            self.set_defaults(use_cpu=True)  # so that recipes for GPUs can be tried anywhere
+        with explained(recipe):
+            use_cpu = self.parse_known_args(arguments)[0].use_cpu
+            launch = LaunchOptions(for_launcher, use_cpu=use_cpu, in_new_process="env" in recipe.entries)
+        with planned_world_size(launch.num_processes), explained(recipe, TypeError):
+            script, training, model, dataset, *_ = self.parse_args_into_dataclasses(
+                arguments, return_remaining_strings=True, look_for_args_file=False
+            )
+        return Arguments(script, training, model, dataset, launch, recipe)
+
+    def error(self, message: str) -> NoReturn:
+        """Raise what `argparse` complains of, in place of printing the usage of some 400 options and exiting."""
+        raise SetupError(f"{message}. See `{self.prog} --help`.")
+
+    def _apply(self, recipe: Recipe) -> list[str]:
+        """Make the recipe's values the defaults of the options, and return the arguments that are for the launcher."""
+        if "env" in recipe.entries:
+            _set_environment(recipe)
+        actions = {action.dest: action for action in self._actions if action.option_strings and action.nargs != 0}
+        hints = {name: hint for kind in self.dataclass_types for name, hint in get_type_hints(kind).items()}
+        for_launcher: list[str] = []
+        errors: list[tuple[int, str]] = []  # with their lines in the recipe
+        for name, entry in recipe.entries.items():
+            if name == "env":
+                continue
+            try:
+                if name in hints and name in actions:
+                    actions[name].default = recipe.value(name, actions[name], hints[name])
+                elif name in LaunchOptions.names():
+                    for_launcher += from_recipe(recipe, name)
+                else:
+                    errors.append((entry.line, f"{recipe.where(name)}: {self._unknown(name)}"))
+            except SetupError as error:
+                if name not in recipe.overridden:
+                    errors.append((entry.line, str(error)))
+        if errors:
+            raise SetupError("\n".join(message for _, message in sorted(errors)))
+        return for_launcher
+
+    def _for_launcher(self, rest: list[str]) -> list[str]:
+        """The arguments for the launcher: what is left when this parser has taken its own."""
+        for argument in rest:
+            if not argument.startswith("--"):
+                continue
+            name = argument[2:].split("=")[0]
+            if name.replace("-", "_") not in LaunchOptions.names():
+                raise SetupError(self._unknown(name, prefix="--"))
+        if rest and not rest[0].startswith("--"):
+            raise SetupError(f"The argument {rest[0]!r} belongs to no option. Write `--option value`.")
+        return rest
+
+    def _unknown(self, name: str, prefix: str = "") -> str:
+        dests = {action.dest for action in self._actions} - {"help", "config"}
+        known = [*sorted(dests), *LaunchOptions.names()]
+        nearest = difflib.get_close_matches(name.replace("-", "_"), known, n=1)
+        way_out = f"Did you mean `{prefix}{nearest[0]}`?" if nearest else f"`{self.prog} --help` lists all."
+        return f"There is no option `{prefix}{name}`. {way_out}"
+
+
+@contextmanager
+def explained(recipe: Recipe, *more: type[Exception]) -> Iterator[None]:
+    """
+    Turn errors of the `with` block that a user can mend into a [`SetupError`] that names the recipe's line.
+
+    Args:
+        recipe ([`Recipe`]):
+            Recipe whose options the errors may be about.
+        *more (`type[Exception]`):
+            Kinds of exceptions to turn, beside `ValueError`, `ImportError`, `OSError` and those of datasets,
+            and `NotImplementedError` of TRL.
+    """
+    try:
+        yield
+    except SetupError:
+        raise
+    except (ValueError, NotImplementedError, ImportError, OSError, DatasetsError, *more) as error:
+        if isinstance(error, NotImplementedError) and not _is_of_trl(error):
+            raise
+        message = str(error) or repr(error)
+        blamed = _named_option(message, recipe)
+        raise SetupError(f"{recipe.where(blamed)}: {message}" if blamed else message) from error
+
+
+def _is_of_trl(error: Exception) -> bool:
+    """Whether TRL raised it, which does so for options that do not go together."""
+    return "trl" in Path(traceback.extract_tb(error.__traceback__)[-1].filename).parts
+
+
+def _named_option(message: str, recipe: Recipe) -> str | None:
+    """The option of the recipe that a message is about: the first in backticks, or else a word with underscores."""
+    words = re.findall(r"`(\w+)`", message) or re.findall(r"\w+_\w+", message)
+    spelled_out = [name for name in recipe.entries if "_" in name and name.replace("_", " ") in message]
+    options = recipe.entries.keys() | recipe.overridden
+    named = next((word for word in [*words, *spelled_out] if word in options), None)
+    return None if named in recipe.overridden else named
+
+
+def _is_given(action: argparse.Action, arguments: list[str]) -> bool:
+    return any(argument.split("=")[0] in action.option_strings for argument in arguments)
+
+
+def _set_environment(recipe: Recipe) -> None:
+    try:
+        os.environ.update(recipe.texts("env"))
+    except (ValueError, OSError) as error:
+        raise SetupError(
+            f"{recipe.where('env')}: `env` is {recipe.text('env')}, but it must map variables to values: {error}."
+        ) from error
+
+
+def _json_mapping(name: str, text: str) -> dict[str, Any]:
+    try:
+        values = json.loads(text)
+    except json.JSONDecodeError:
+        values = None
+    if not isinstance(values, dict):
+        raise ValueError(f"`{name}` is {text!r}, but it must be a mapping. Write it as JSON: '{{\"size\": 100}}'.")
+    return values

@@ -1,0 +1,1 @@
+"""The method: sample n rollouts of each prompt, keep m."""

@@ -1,0 +1,192 @@
+"""
+Quantities computed from rewards: the weighted sum, advantages over all rollouts, and what selection did to them.
+
+Shapes: P prompts, n rollouts sampled per prompt, m rollouts kept per prompt, F reward functions. NaN marks a reward
+that a function did not give, or a rollout that no function scored.
+"""
+
+import torch
+from trl.trainer.utils import nanstd
+
+_EPS = 1e-4  # TRL's, added to the standard deviation
+
+
+def weighted_sum(rewards_per_func: torch.Tensor, weights: torch.Tensor) -> torch.Tensor:
+    """
+    Sum the rewards of all functions as TRL does: weighted, leaving out those that are NaN.
+
+    Args:
+        rewards_per_func (`torch.Tensor`):
+            Float tensor of shape (..., F).
+        weights (`torch.Tensor`):
+            Float tensor of shape (F,).
+
+    Returns:
+        `torch.Tensor`: Float tensor of shape (...,), NaN where no function scored the rollout.
+    """
+    total = (rewards_per_func * weights).nansum(dim=-1)
+    return total.masked_fill(rewards_per_func.isnan().all(dim=-1), torch.nan)
+
+
+def has_no_variance(rewards: torch.Tensor) -> torch.Tensor:
+    """
+    Tell which groups have rewards that are equal but for rounding.
+
+    The test is max - min <= 4 times the machine epsilon of the dtype times the largest magnitude, rather
+    than exact equality: rewards such as 1.0 and 1.0000001 carry no signal.
+
+    Args:
+        rewards (`torch.Tensor`):
+            Float tensor of shape (P, n), NaN where unscored.
+
+    Returns:
+        `torch.Tensor`: Bool tensor of shape (P,). A group with fewer than two scored rollouts has no variance.
+    """
+    unscored = rewards.isnan()
+    highest = rewards.masked_fill(unscored, -torch.inf).amax(dim=1)
+    lowest = rewards.masked_fill(unscored, torch.inf).amin(dim=1)
+    magnitude = torch.maximum(highest.abs(), lowest.abs())
+    return ((~unscored).sum(dim=1) < 2) | (highest - lowest <= 4 * torch.finfo(rewards.dtype).eps * magnitude)
+
+
+def advantages_over_all(
+    rewards_per_func: torch.Tensor, weights: torch.Tensor, *, scale_rewards: str, aggregation: str
+) -> torch.Tensor:
+    """
+    Compute GRPO's advantages with the statistics of all n rollouts of each prompt.
+
+    With `aggregation="sum_then_normalize"`, A_i = (r_i - mean) / (std + 1e-4), where r is the weighted sum of rewards
+    and the mean is the prompt's; the standard deviation is the prompt's for `scale_rewards="group"` (DeepSeekMath,
+    arXiv 2402.03300, section 4.1), the batch's for `"batch"`, and there is no division for `"none"`. With
+    `"normalize_then_sum"` (GDPO, arXiv 2601.05242) each function's rewards are normalised within the prompt, summed
+    with the weights, and normalised over the batch. These are the formulas of TRL, so that with n as the group size
+    they give what `GRPOTrainer` gives.
+
+    Args:
+        rewards_per_func (`torch.Tensor`):
+            Float tensor of shape (P, n, F).
+        weights (`torch.Tensor`):
+            Float tensor of shape (F,).
+        scale_rewards (`str`):
+            `"group"`, `"batch"` or `"none"`.
+        aggregation (`str`):
+            `"sum_then_normalize"` or `"normalize_then_sum"`.
+
+    Returns:
+        `torch.Tensor`: Float tensor of shape (P, n), 0 where no function scored the rollout.
+    """
+    if aggregation == "normalize_then_sum":
+        normalized = _normalize(rewards_per_func, nanstd(rewards_per_func, dim=1, keepdim=True), dim=1)
+        rewards = weighted_sum(normalized, weights).masked_fill(rewards_per_func.isnan().all(dim=-1), torch.nan)
+        return _normalize(rewards, nanstd(rewards)).nan_to_num(nan=0.0)
+    rewards = weighted_sum(rewards_per_func, weights)
+    if scale_rewards == "none":
+        return (rewards - rewards.nanmean(dim=1, keepdim=True)).nan_to_num(nan=0.0)
+    std = nanstd(rewards) if scale_rewards == "batch" else nanstd(rewards, dim=1, keepdim=True)
+    return _normalize(rewards, std, dim=1).nan_to_num(nan=0.0)
+
+
+def reward_metrics(rewards_per_func: torch.Tensor, weights: torch.Tensor, names: list[str]) -> dict[str, float]:
+    """
+    Compute TRL's reward metrics over all n rollouts.
+
+    They are TRL's keys with TRL's meaning, except that `frac_reward_zero_std` is always the share of prompts whose
+    rollouts have no variance within the prompt (see [`has_no_variance`]), whatever `scale_rewards` is.
+
+    Args:
+        rewards_per_func (`torch.Tensor`):
+            Float tensor of shape (P, n, F).
+        weights (`torch.Tensor`):
+            Float tensor of shape (F,).
+        names (`list[str]`):
+            Names of the F reward functions.
+
+    Returns:
+        `dict[str, float]`: Value of each metric, NaN where nothing was scored.
+    """
+    rewards = weighted_sum(rewards_per_func, weights)
+    metrics = {
+        "reward": rewards.nanmean().item(),
+        "reward_std": nanstd(rewards).item(),
+        "frac_reward_zero_std": has_no_variance(rewards).float().mean().item(),
+    }
+    for i, name in enumerate(names):
+        metrics[f"rewards/{name}/mean"] = rewards_per_func[..., i].nanmean().item()
+        metrics[f"rewards/{name}/std"] = nanstd(rewards_per_func[..., i]).item()
+    return metrics
+
+
+def selection_metrics(rewards: torch.Tensor, kept: torch.Tensor, completion_lengths: torch.Tensor) -> dict[str, float]:
+    """
+    Describe what was kept, against what was sampled.
+
+    Args:
+        rewards (`torch.Tensor`):
+            Weighted sum of rewards, float tensor of shape (P, n).
+        kept (`torch.Tensor`):
+            Column indices of the kept rollouts, long tensor of shape (P, m).
+        completion_lengths (`torch.Tensor`):
+            Tokens of each completion, long tensor of shape (P, n).
+
+    Returns:
+        `dict[str, float]`:
+            - `pods/kept_reward`, `pods/dropped_reward`: mean reward of the kept and of the dropped rollouts;
+            - `pods/kept_reward_std`: standard deviation over all kept rollouts, as TRL's `reward_std`;
+            - `pods/kept_frac_zero_std`: share of prompts whose kept rollouts have no variance;
+            - `pods/variance_gain`: see [`variance_gain`];
+            - `pods/kept_token_fraction`: kept completion tokens / sampled completion tokens, in [0, 1].
+    """
+    kept_rewards = rewards.gather(1, kept)
+    dropped = torch.ones_like(rewards, dtype=torch.bool).scatter(1, kept, False)
+    kept_tokens = completion_lengths.gather(1, kept).sum()
+    return {
+        "pods/kept_reward": kept_rewards.nanmean().item(),
+        "pods/kept_reward_std": nanstd(kept_rewards).item(),
+        "pods/dropped_reward": rewards[dropped].nanmean().item(),
+        "pods/kept_frac_zero_std": has_no_variance(kept_rewards).float().mean().item(),
+        "pods/variance_gain": variance_gain(rewards, kept),
+        "pods/kept_token_fraction": (kept_tokens / completion_lengths.sum().clamp(min=1)).item(),
+    }
+
+
+def variance_gain(rewards: torch.Tensor, kept: torch.Tensor) -> float:
+    """
+    Compute how many times larger the reward variance within the kept groups is than within the sampled ones.
+
+    It is the mean over prompts of the kept variance, divided by the mean over prompts of the variance of all n, both
+    without Bessel's correction (the Var of PODS, arXiv 2504.13818).
+
+    Args:
+        rewards (`torch.Tensor`):
+            Float tensor of shape (P, n), NaN where unscored.
+        kept (`torch.Tensor`):
+            Column indices of the kept rollouts, long tensor of shape (P, m).
+
+    Returns:
+        `float`: The ratio, at least 0, and 1 where no prompt has any variance to gain from.
+
+    Example:
+
+    ```python
+    >>> import torch
+    >>> from trl_pods.downsampling.metrics import variance_gain
+
+    >>> round(variance_gain(torch.tensor([[0.0, 0.0, 0.0, 1.0]]), torch.tensor([[0, 3]])), 3)  # 0.25 / 0.1875
+    1.333
+
+    ```
+    """
+    everything = _mean_variance(rewards)
+    return 1.0 if everything == 0 else _mean_variance(rewards.gather(1, kept)) / everything
+
+
+def _mean_variance(rewards: torch.Tensor) -> float:
+    rewards = rewards.double()
+    variance = (rewards - rewards.nanmean(dim=1, keepdim=True)).square().nanmean(dim=1)
+    variance = variance.masked_fill(has_no_variance(rewards.float()), 0.0)
+    return variance.mean().item()
+
+
+def _normalize(values: torch.Tensor, std: torch.Tensor, dim: int | None = None) -> torch.Tensor:
+    mean = values.nanmean() if dim is None else values.nanmean(dim=dim, keepdim=True)
+    return (values - mean) / (std + _EPS)

@@ -1,0 +1,162 @@
+"""
+Narrowing a batch to its kept rows, also where a group of rollouts straddles processes.
+
+Every process holds `num_rows` consecutive rows of the P n rollouts, and must go on with exactly as many of the P m kept
+ones as every other process, in group order, or collectives hang. Kept rows are named by their place among all P n.
+"""
+
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from accelerate.utils import gather_object
+
+from ..checks.trl_seam import Generated
+
+# A column is one value for each row; its key says where it stands in the batch.
+Columns = dict[Any, list]
+
+
+def columns_of(generated: Generated, num_rows: int) -> Columns:
+    """
+    Find the columns in what `GRPOTrainer._generate` returns.
+
+    Args:
+        generated ([`Generated`]):
+            Items that are each a list with one value per row, a dictionary of such lists and of values for the whole
+            batch, or absent (`None` or an empty list).
+        num_rows (`int`):
+            Rows on this process.
+
+    Returns:
+        `dict`: Columns, keyed by name, or by name and key for those in a dictionary.
+
+    Raises:
+        ValueError: An item is none of these. The message names it.
+    """
+    columns: Columns = {}
+    for key, values in _items(generated):
+        if isinstance(values, list) and len(values) == num_rows:
+            columns[key] = values
+        elif isinstance(values, list) and values:
+            raise ValueError(
+                f"{key!r} of the generated batch has {len(values)} values for {num_rows} rollouts. A list must have "
+                "one value per rollout, also in what a `rollout_func` returns."
+            )
+        elif not isinstance(values, list) and values is not None and not isinstance(key, tuple):
+            raise ValueError(
+                f"{key!r} of the generated batch is a `{type(values).__name__}`, so it is unknown how to keep a part "
+                "of it. This TRL returns something new from `_generate`; install a supported version."
+            )
+    return columns
+
+
+def replace_columns(generated: Generated, columns: Columns) -> Generated:
+    """
+    Put other columns in the place of those found by [`columns_of`].
+
+    Args:
+        generated ([`Generated`]):
+            What `columns_of` was given.
+        columns (`dict`):
+            Columns by the same keys. One for an item that was absent fills it.
+
+    Returns:
+        [`Generated`]: A new tuple; items without a column stay.
+    """
+    items: dict[str, Any] = {}
+    for name, item in generated._asdict().items():
+        if isinstance(item, dict):
+            item = {key: columns.get((name, key), value) for key, value in item.items()}
+        items[name] = columns.get(name, item)
+    return Generated(**items)
+
+
+def keep_rows(
+    columns: Columns, kept: torch.Tensor, *, num_rows: int, process_index: int, num_processes: int
+) -> Columns:
+    """
+    Narrow columns to this process's share of the kept rows, fetching those that other processes hold.
+
+    Rows that are fetched arrive in process order, so `kept` must be ascending. Nothing is exchanged when every process
+    already holds its own share, as it does whenever no group straddles two processes.
+
+    Args:
+        columns (`dict`):
+            Columns of this process.
+        kept (`torch.Tensor`):
+            Ascending places of the kept rows among those of all processes; long tensor of shape (P m,), equal on all
+            processes, with P m a multiple of `num_processes`.
+        num_rows (`int`):
+            Rows on each process.
+        process_index (`int`):
+            This process.
+        num_processes (`int`):
+            Processes, W.
+
+    Returns:
+        `dict`: Columns with P m / W values each.
+    """
+    shares = kept.view(num_processes, -1)
+    if _all_hold_their_share(shares, num_rows):
+        own = (shares[process_index] - process_index * num_rows).tolist()
+        return {key: [values[i] for i in own] for key, values in columns.items()}
+    held = kept[kept // num_rows == process_index] - process_index * num_rows
+    rows = gather_object([{key: values[i] for key, values in columns.items()} for i in held.tolist()])
+    size = shares.size(1)
+    rows = rows[process_index * size : (process_index + 1) * size]
+    # A process whose batch has no images lacks that column, where another has it.
+    keys = dict.fromkeys([*columns, *(key for row in rows for key in row)])
+    return {key: [row.get(key) for row in rows] for key in keys}
+
+
+def dataset_images(inputs: list[dict[str, Any]]) -> list | None:
+    """
+    Collect the images of dataset rows, as TRL reads them.
+
+    Args:
+        inputs (`list[dict]`):
+            Rows of the dataset, with a column `images` of lists or a column `image`, or neither.
+
+    Returns:
+        `list` or `None`: One list of images, or `None`, per row; `None` if there are no images at all.
+    """
+    if "images" in inputs[0]:
+        images = [row.get("images") for row in inputs]
+    elif "image" in inputs[0]:
+        images = [None if row.get("image") is None else [row["image"]] for row in inputs]
+    else:
+        return None
+    return None if all(image == [] for image in images) else images
+
+
+def add_extra_fields(inputs: list[dict[str, Any]], generated: Generated, columns: Columns) -> None:
+    """
+    Put the further fields of a `rollout_func` into the rows, where reward functions find them.
+
+    Args:
+        inputs (`list[dict]`):
+            Rows; written into.
+        generated ([`Generated`]):
+            Its `extra_fields` have one value for each row, or one for all.
+        columns (`dict`):
+            The columns of `generated`.
+    """
+    for key, value in generated.extra_fields.items():
+        values = columns.get(("extra_fields", key), [value] * len(inputs))
+        for row, own in zip(inputs, values, strict=True):
+            row[key] = own
+
+
+def _items(generated: Generated) -> Iterator[tuple[Any, Any]]:
+    for name, item in generated._asdict().items():
+        if isinstance(item, dict):
+            yield from (((name, key), value) for key, value in item.items())
+        else:
+            yield name, item
+
+
+def _all_hold_their_share(shares: torch.Tensor, num_rows: int) -> bool:
+    """Whether row w of the kept rows (W, P m / W) lies on process w, for every w: the same answer everywhere."""
+    processes = torch.arange(len(shares), device=shares.device).unsqueeze(1)
+    return bool((shares // num_rows == processes).all())

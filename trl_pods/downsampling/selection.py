@@ -1,0 +1,216 @@
+"""
+Selecting rollouts: call a strategy with what it asks for, and check what it returns.
+
+Shapes: P prompts, n rollouts sampled per prompt, m rollouts kept per prompt, F reward functions.
+"""
+
+import inspect
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from random import Random
+from typing import Any
+
+import torch
+
+from ..checks.errors import SetupError
+
+Strategy = Callable[..., torch.Tensor]
+
+# What a strategy may ask for by naming it in its signature.
+CONTEXT = ("rewards_per_func", "completion_lengths", "truncated", "generator", "step")
+
+
+@dataclass(frozen=True)
+class Selection:
+    """
+    A generation batch as it was before narrowing, and which of its rollouts are kept. Tensors are on the CPU.
+
+    Args:
+        prompts (`list`):
+            Prompts of this process's rows.
+        completions (`list`):
+            Completions of this process's rows.
+        images (`list` or `None`):
+            Images of this process's rows.
+        rewards_per_func (`torch.Tensor`):
+            Rewards of all processes, float tensor of shape (P, n, F), NaN where a function gave none.
+        completion_lengths (`torch.Tensor`):
+            Tokens that the model generated, of all processes, long tensor of shape (P, n).
+        kept (`torch.Tensor`):
+            Columns of the kept rollouts, ascending, long tensor of shape (P, m).
+    """
+
+    prompts: list
+    completions: list
+    images: list | None
+    rewards_per_func: torch.Tensor
+    completion_lengths: torch.Tensor
+    kept: torch.Tensor
+
+    @property
+    def kept_rows(self) -> torch.Tensor:
+        """Places of the kept rollouts among all P n, ascending: long tensor of shape (P m,)."""
+        num_prompts, num_rollouts, _ = self.rewards_per_func.shape
+        return (torch.arange(num_prompts).unsqueeze(1) * num_rollouts + self.kept).flatten()
+
+    @property
+    def is_kept(self) -> torch.Tensor:
+        """Whether each of all rollouts is kept: bool tensor of shape (P n,)."""
+        return torch.zeros(self.completion_lengths.numel(), dtype=torch.bool).scatter(0, self.kept_rows, True)
+
+    @property
+    def kept_rewards_per_func(self) -> torch.Tensor:
+        """Rewards of the kept rollouts: float tensor of shape (P m, F)."""
+        return self.rewards_per_func.flatten(0, 1)[self.kept_rows]
+
+
+def check_strategy_kwargs(name: str, strategy: Strategy, kwargs: Mapping[str, Any]) -> None:
+    """
+    Check that a strategy takes the keyword arguments that the user sets, and needs no others.
+
+    Args:
+        name (`str`):
+            Name of the strategy, for the message.
+        strategy (`Callable`):
+            The strategy.
+        kwargs (`Mapping[str, Any]`):
+            Value of `down_sampling_kwargs`.
+
+    Raises:
+        ValueError: The strategy cannot be called with rewards and a number, a keyword is unknown to it or belongs to
+            the trainer, or a required one is missing.
+    """
+    parameters = list(inspect.signature(strategy).parameters.values())
+    positional = [p for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
+    if len(positional) < 2 and not any(p.kind is p.VAR_POSITIONAL for p in parameters):
+        raise ValueError(
+            f"The strategy {name!r} has the signature {inspect.signature(strategy)}, but it is called with "
+            "`(rewards, num_kept)` and what it names of the context. Take these two first."
+        )
+    parameters = parameters[2:]
+    named = {p.name: p for p in parameters if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)}
+    own = [key for key in named if key not in CONTEXT]
+    takes_any = any(p.kind is p.VAR_KEYWORD for p in parameters)
+    unknown = [key for key in kwargs if key in CONTEXT or (key not in own and not takes_any)]
+    if unknown:
+        raise ValueError(
+            f"`down_sampling_kwargs` sets {unknown}, which the strategy {name!r} does not let you set. "
+            f"It takes {own or 'no parameters'}."
+        )
+    missing = [key for key in own if named[key].default is inspect.Parameter.empty and key not in kwargs]
+    if missing:
+        raise ValueError(
+            f"The strategy {name!r} needs {missing}, which `down_sampling_kwargs` does not set. Set them there, for "
+            f"example `down_sampling_kwargs={{{missing[0]!r}: ...}}`."
+        )
+
+
+def select(
+    name: str,
+    strategy: Strategy,
+    rewards: torch.Tensor,
+    num_kept: int,
+    *,
+    kwargs: Mapping[str, Any],
+    context: Mapping[str, Any],
+) -> torch.Tensor:
+    """
+    Call a strategy and check its answer.
+
+    Args:
+        name (`str`):
+            Name of the strategy, for messages.
+        strategy (`Callable`):
+            The strategy, see [`register_strategy`].
+        rewards (`torch.Tensor`):
+            Float tensor of shape (P, n), NaN where unscored.
+        num_kept (`int`):
+            Rollouts to keep per prompt, m, with 2 <= m <= n.
+        kwargs (`Mapping[str, Any]`):
+            The user's parameters of the strategy.
+        context (`Mapping[str, Any]`):
+            Values of the keywords in `CONTEXT`; the strategy gets those that it names.
+
+    Returns:
+        `torch.Tensor`: Long tensor of shape (P, m): distinct column indices, ascending in each row.
+
+    Raises:
+        RuntimeError: The strategy raised.
+        SetupError: It returned something other than a long tensor, a wrong shape, an index out of range, or one index
+            twice for a prompt.
+    """
+    # Copies, so that a strategy that writes into its arguments spoils neither the metrics nor the training.
+    context = {key: value.clone() if isinstance(value, torch.Tensor) else value for key, value in context.items()}
+    try:
+        kept = strategy(rewards.clone(), num_kept, **requested(strategy, context), **kwargs)
+    except Exception as error:
+        raise RuntimeError(f"The down-sampling strategy {name!r} raised {error!r}.") from error
+    _check(name, kept, rewards.shape, num_kept)
+    return kept.sort(dim=1).values.contiguous()  # of a transposed one, another process would read other rows
+
+
+def seeded_generator(*parts: int) -> torch.Generator:
+    """
+    Make a CPU generator whose stream depends on all the given numbers, on every platform alike.
+
+    Args:
+        parts (`int`):
+            Numbers to derive the seed from, such as the run's seed and the step.
+
+    Returns:
+        `torch.Generator`: A new generator; the global generators are not touched.
+
+    Example:
+
+    ```python
+    >>> from trl_pods.downsampling.selection import seeded_generator
+
+    >>> seeded_generator(42, 0).initial_seed() == seeded_generator(42, 0).initial_seed()
+    True
+    >>> seeded_generator(42, 0).initial_seed() == seeded_generator(42, 1).initial_seed()
+    False
+
+    ```
+    """
+    return torch.Generator().manual_seed(Random(repr(parts)).getrandbits(63))
+
+
+def requested(strategy: Strategy, context: Mapping[str, Any]) -> dict[str, Any]:
+    """
+    Pick what a strategy asks for.
+
+    Args:
+        strategy (`Callable`):
+            The strategy.
+        context (`Mapping[str, Any]`):
+            Values by keyword.
+
+    Returns:
+        `dict[str, Any]`: Those that its signature names, or all if it takes `**kwargs`.
+    """
+    parameters = inspect.signature(strategy).parameters
+    if any(p.kind is p.VAR_KEYWORD for p in parameters.values()):
+        return dict(context)
+    return {key: value for key, value in context.items() if key in parameters}
+
+
+def _check(name: str, kept: torch.Tensor, shape: torch.Size, num_kept: int) -> None:
+    num_prompts, num_rollouts = shape
+    problem = f"The down-sampling strategy {name!r} must return a long tensor of shape {(num_prompts, num_kept)}"
+    if not isinstance(kept, torch.Tensor) or kept.dtype != torch.long:
+        found = f"a tensor of {kept.dtype}" if isinstance(kept, torch.Tensor) else f"a `{type(kept).__name__}`"
+        raise SetupError(f"{problem}, but it returned {found}. Return column indices as `torch.long`.")
+    if kept.shape != (num_prompts, num_kept):
+        raise SetupError(f"{problem}, but it returned shape {tuple(kept.shape)}. Return `num_kept` indices a prompt.")
+    if ((kept < 0) | (kept >= num_rollouts)).any():
+        raise SetupError(
+            f"{problem} with indices from 0 to {num_rollouts - 1}, but it returned indices from {kept.min().item()} to "
+            f"{kept.max().item()}. Index the columns of `rewards`."
+        )
+    repeated = (kept.sort(dim=1).values.diff(dim=1) == 0).any(dim=1)
+    if repeated.any():
+        row = int(repeated.nonzero()[0])
+        raise SetupError(
+            f"{problem} with distinct indices in each row, but row {row} is {kept[row].tolist()}. Keep each rollout at "
+            "most once."
+        )

@@ -1,0 +1,77 @@
+"""
+How many rows are sampled and trained.
+
+P prompts per generation batch, n rollouts sampled and m trained per prompt. TRL's arguments count trained rows, so that
+P = `generation_batch_size` / `num_generations`; generation alone grows, to P n rows.
+"""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from datasets import Dataset
+from trl import GRPOConfig
+
+from ..checks.batch_sizes import prompts_per_generation
+
+# TRL gives a colocated engine batches of 4096 tokens, and vLLM refuses to take more sequences at once than that.
+MAX_VLLM_SEQUENCES = 4096
+
+
+def describe_batch(args: GRPOConfig, train_dataset: Any = None) -> str:
+    """
+    Say in one line what a generation batch samples and trains.
+
+    Args:
+        args ([`~trl.GRPOConfig`]):
+            Resolved training arguments with `num_rollouts`.
+        train_dataset (`Any`, *optional*):
+            Dataset to count the optimizer steps of an epoch of, if it has a length.
+
+    Returns:
+        `str`: The line.
+    """
+    num_prompts = prompts_per_generation(args)
+    steps = args.steps_per_generation * args.num_iterations / args.gradient_accumulation_steps
+    line = (
+        f"Each generation batch: {num_prompts} prompts, {num_prompts * args.num_rollouts} rollouts sampled "
+        f"({args.num_rollouts} per prompt), {num_prompts * args.num_generations} rows trained "
+        f"({args.num_generations} per prompt), {args.per_device_train_batch_size} rows per micro-batch and process, "
+        f"{steps:g} optimizer steps."
+    )
+    if isinstance(train_dataset, Dataset):
+        micro_batches = len(train_dataset) // num_prompts * args.steps_per_generation * args.num_iterations
+        line += f" An epoch: {-(-micro_batches // args.gradient_accumulation_steps)} optimizer steps."
+    return line
+
+
+@contextmanager
+def sized_for_rollouts(args: GRPOConfig) -> Iterator[None]:
+    """
+    Show the sizes of what is sampled in place of what is trained, while `GRPOTrainer` is being built.
+
+    The parent sizes the completions table and vLLM's `max_num_seqs` by these arguments.
+
+    Args:
+        args ([`~trl.GRPOConfig`]):
+            Resolved training arguments with `num_rollouts`. Changed inside the `with` block only.
+    """
+    num_rows = prompts_per_generation(args) * args.num_rollouts
+    steps = -(-num_rows // (args.per_device_train_batch_size * args.world_size))
+    if args.use_vllm:  # what does not fit at once waits in the engine
+        limit = MAX_VLLM_SEQUENCES // (args.per_device_train_batch_size * args.vllm_tensor_parallel_size)
+        steps = max(args.steps_per_generation, min(steps, limit))
+    shown = {
+        "num_generations": args.num_rollouts,
+        "num_generations_eval": args.num_generations_eval or args.num_generations,
+        "generation_batch_size": num_rows,
+        "steps_per_generation": steps,
+    }
+    actual = {name: getattr(args, name) for name in shown}
+    for name, value in shown.items():
+        setattr(args, name, value)
+    try:
+        yield
+    finally:
+        for name, value in actual.items():
+            setattr(args, name, value)

@@ -1,0 +1,1 @@
+"""A first training on a CPU, and the small models it starts from."""

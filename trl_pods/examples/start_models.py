@@ -1,0 +1,308 @@
+"""
+Start models for the recipes that run on a CPU: small, made offline, and right only some of the time.
+
+A Llama of 100,000 parameters is taught the task by right answers, then muddled by wrong ones mixed into them. What it
+has learned is still in it, so reinforcement learning can bring it back in a minute.
+"""
+
+import itertools
+import json
+import os
+import random
+import re
+import shutil
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+from datasets import Dataset
+from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers
+from transformers import (
+    AutoModelForCausalLM,
+    AutoTokenizer,
+    LlamaConfig,
+    LlamaForCausalLM,
+    PreTrainedTokenizerBase,
+    PreTrainedTokenizerFast,
+    set_seed,
+)
+
+from ..data import adapt, load_task
+from ..progress_line import ProgressLine
+
+MADE_FOR = "start_model.json"  # in the model's folder: the task that it was made for
+
+
+class Problem(NamedTuple):
+    """A prompt, and the right answer to it."""
+
+    prompt: str
+    answer: str
+
+
+def prepare(model_path: str, task: str, task_kwargs: dict[str, Any] | None = None) -> None:
+    """
+    Make the start model of a reasoning-gym task where it is missing. Recipes name this as their `setup_func`.
+
+    It takes half a minute on one core if questions and answers are short, and hours if they are long.
+
+    Args:
+        model_path (`str`):
+            Folder for the model and its tokenizer.
+        task (`str`):
+            Name of the task.
+        task_kwargs (`dict[str, Any]`, *optional*):
+            Settings of the task, see [`~data.load_task`]. Only its train split is used. The `seed` among them is that
+            of the model, too.
+
+    Raises:
+        ValueError: The task is unknown or its problems come without answers, or the folder holds the start model of
+            another task.
+    """
+    folder, made_for = Path(model_path), {"task": task, "task_kwargs": task_kwargs or {}}
+    if folder.exists():
+        _check_made_for(folder, made_for)
+        return
+    problems = problems_of(task, task_rows(task, task_kwargs))
+    with made_whole(folder) as draft:
+        make_start_model(
+            draft,
+            problems,
+            wrong_answer=shuffled_or_another,
+            seed=(task_kwargs or {}).get("seed", 0),
+            num_taught=250,
+            num_muddled=80,
+            share_right=0.5,
+        )
+        (draft / MADE_FOR).write_text(json.dumps(made_for, default=str) + "\n")
+
+
+@contextmanager
+def made_whole(folder: Path) -> Iterator[Path]:
+    """
+    Give a folder to fill in the `with` block, which becomes the wanted one at its end. So one that is there is whole.
+
+    Args:
+        folder (`Path`):
+            The folder wanted, which is not there yet.
+
+    Yields:
+        `Path`: The folder to fill, beside it.
+    """
+    draft = folder.with_name(f"{folder.name}.draft-{os.getpid()}")
+    try:
+        draft.mkdir(parents=True, exist_ok=True)
+        yield draft
+        if not folder.exists():  # else another process was faster
+            draft.rename(folder)
+    finally:
+        shutil.rmtree(draft, ignore_errors=True)
+
+
+def task_rows(task: str, task_kwargs: dict[str, Any] | None = None) -> Dataset:
+    """
+    Load what a start model is taught from.
+
+    Args:
+        task (`str`):
+            Name of the task.
+        task_kwargs (`dict[str, Any]`, *optional*):
+            Settings of the task, see [`~data.load_task`].
+
+    Returns:
+        [`~datasets.Dataset`]: The train split, with columns `prompt`, `task` and `entry`.
+    """
+    return adapt(load_task(task, task_kwargs)["train"], "reasoning_gym", conversational=False)
+
+
+def problems_of(task: str, rows: Dataset) -> list[Problem]:
+    """
+    Take prompts and right answers from the rows of a task.
+
+    Args:
+        task (`str`):
+            Name of the task.
+        rows ([`~datasets.Dataset`]):
+            What [`task_rows`] gave.
+
+    Returns:
+        `list[Problem]`: One problem for each row.
+
+    Raises:
+        ValueError: They come without answers.
+    """
+    answers = [json.loads(entry)["answer"] for entry in rows["entry"]]
+    if None in answers:
+        raise ValueError(f"The problems of the task {task!r} come without answers to teach. Choose another task.")
+    return [Problem(prompt, answer) for prompt, answer in zip(rows["prompt"], answers, strict=True)]
+
+
+@torch.no_grad()
+def sample_answers(model_path: str | Path, prompts: list[str], max_new_tokens: int) -> list[str]:
+    """
+    Sample an answer to each prompt at temperature 1, the same each time.
+
+    Args:
+        model_path (`str` or `Path`):
+            Folder of the model and its tokenizer.
+        prompts (`list[str]`):
+            The prompts.
+        max_new_tokens (`int`):
+            Tokens that an answer may have.
+
+    Returns:
+        `list[str]`: The answers.
+    """
+    set_seed(0)
+    model, tokenizer = AutoModelForCausalLM.from_pretrained(model_path), AutoTokenizer.from_pretrained(model_path)
+    tokens = tokenizer(prompts, padding=True, return_tensors="pt")
+    output = model.generate(**tokens, do_sample=True, temperature=1.0, top_k=0, max_new_tokens=max_new_tokens)
+    return tokenizer.batch_decode(output[:, tokens["input_ids"].size(1) :], skip_special_tokens=True)
+
+
+def shuffled(answer: str, problems: list[Problem], rng: random.Random) -> str:
+    """Shuffle the characters of an answer, which may leave it as it is."""
+    return "".join(rng.sample(answer, len(answer)))
+
+
+def shuffled_or_another(answer: str, problems: list[Problem], rng: random.Random) -> str:
+    """Shuffle the characters of an answer, or take another problem's, which is more often wrong if it is short."""
+    wrong = shuffled(answer, problems, rng)
+    return wrong if wrong != answer and rng.random() < 0.5 else rng.choice(problems).answer
+
+
+def make_start_model(
+    folder: Path,
+    problems: list[Problem],
+    wrong_answer: Callable[[str, list[Problem], random.Random], str],
+    seed: int = 0,
+    lowercase: bool = False,
+    num_taught: int = 200,
+    num_muddled: int = 100,
+    share_right: float = 0.4,
+    num_heads: int = 4,
+) -> None:
+    """
+    Make a model that was taught to solve problems and then muddled, and its tokenizer.
+
+    Args:
+        folder (`Path`):
+            Folder for both.
+        problems (`list[Problem]`):
+            What to teach.
+        wrong_answer (`Callable`):
+            Function of a right answer, the problems and a random source that gives an answer to muddle with.
+        seed (`int`, *optional*, defaults to 0):
+            Seed of the parameters and the problems drawn.
+        lowercase (`bool`, *optional*, defaults to `False`):
+            Whether the tokenizer ignores case.
+        num_taught (`int`, *optional*, defaults to 200):
+            Supervised steps with right answers.
+        num_muddled (`int`, *optional*, defaults to 100):
+            Supervised steps after those, in which only some answers are right.
+        share_right (`float`, *optional*, defaults to 0.4):
+            Share of right answers in them, in [0, 1].
+        num_heads (`int`, *optional*, defaults to 4):
+            Heads of attention, which share 64 dimensions. vLLM needs heads of 32 or more.
+    """
+    set_seed(seed)
+    tokenizer = make_tokenizer(problems, lowercase)
+    longest = max(len(ids) for ids in tokenizer([problem.prompt + problem.answer for problem in problems])["input_ids"])
+    # Llama, because `AutoTokenizer` loads its tokenizers as they were saved.
+    model = LlamaForCausalLM(
+        LlamaConfig(
+            vocab_size=len(tokenizer),
+            hidden_size=64,
+            intermediate_size=128,
+            num_hidden_layers=2,
+            num_attention_heads=num_heads,
+            num_key_value_heads=num_heads,
+            max_position_embeddings=2 * longest,
+            tie_word_embeddings=True,
+            pad_token_id=tokenizer.pad_token_id,
+            eos_token_id=tokenizer.eos_token_id,
+            bos_token_id=None,
+        )
+    )
+    rng, num_steps, learning_rate = random.Random(seed), num_taught + num_muddled, 5e-3
+    optimizer = torch.optim.AdamW(model.parameters(), learning_rate)
+    schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, learning_rate, total_steps=num_steps, pct_start=0.1)
+    progress = ProgressLine("teaching it, then muddling it", num_steps)
+    for step in range(num_steps):
+        drawn = rng.choices(problems, k=128)
+        muddled = [step >= num_taught and rng.random() >= share_right for _ in drawn]
+        answers = [
+            wrong_answer(problem.answer, problems, rng) if muddle else problem.answer
+            for problem, muddle in zip(drawn, muddled, strict=True)
+        ]
+        loss = _supervised_loss(model, tokenizer, [problem.prompt for problem in drawn], answers)
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+        schedule.step()
+        optimizer.zero_grad()
+        progress.update(step + 1, f"loss {loss.item():.2f}")
+    progress.close()
+    model.save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+
+
+def make_tokenizer(problems: list[Problem], lowercase: bool = False) -> PreTrainedTokenizerFast:
+    """
+    Make a tokenizer with one token for each character, and one for what all prompts start with and one for their end.
+
+    Args:
+        problems (`list[Problem]`):
+            Problems whose characters it shall know.
+        lowercase (`bool`, *optional*, defaults to `False`):
+            Whether it ignores case.
+
+    Returns:
+        [`~transformers.PreTrainedTokenizerFast`]: Tokenizer without a chat template.
+    """
+    cased = [[text.lower() if lowercase else text for text in problem] for problem in problems]
+    prompts = [prompt for prompt, _ in cased]
+    start = _common_start(prompts)
+    end = _common_start([prompt[len(start) :][::-1] for prompt in prompts])[::-1]
+    characters = {c for prompt, answer in cased for c in prompt[len(start) : len(prompt) - len(end)] + answer}
+    fixed = [text for text in (start, end) if text]
+    vocabulary = dict.fromkeys(["<pad>", "<eos>", *fixed, *sorted(characters)])
+    core = Tokenizer(models.WordLevel({token: i for i, token in enumerate(vocabulary)}, unk_token="<pad>"))
+    if lowercase:
+        core.normalizer = normalizers.Lowercase()
+    core.pre_tokenizer = pre_tokenizers.Split(Regex("|".join([*map(re.escape, fixed), r"[\s\S]"])), "isolated")
+    core.decoder = decoders.Fuse()
+    return PreTrainedTokenizerFast(
+        tokenizer_object=core,
+        pad_token="<pad>",
+        eos_token="<eos>",
+        padding_side="left",
+        model_input_names=["input_ids", "attention_mask"],
+    )
+
+
+def _common_start(texts: list[str]) -> str:
+    pairs = zip(min(texts), max(texts), strict=False)  # all others are between these
+    return "".join(a for a, _ in itertools.takewhile(lambda pair: pair[0] == pair[1], pairs))
+
+
+def _supervised_loss(
+    model: LlamaForCausalLM, tokenizer: PreTrainedTokenizerBase, prompts: list[str], answers: list[str]
+) -> torch.Tensor:
+    answers = [answer + tokenizer.eos_token for answer in answers]
+    tokens = tokenizer([p + a for p, a in zip(prompts, answers, strict=True)], padding=True, return_tensors="pt")
+    length = tokens["input_ids"].size(1)
+    answer_lengths = torch.tensor([len(ids) for ids in tokenizer(answers)["input_ids"]])
+    is_answer = torch.arange(length) >= length - answer_lengths[:, None]  # (rows, tokens), padded on the left
+    return model(**tokens, labels=tokens["input_ids"].where(is_answer, -100)).loss
+
+
+def _check_made_for(folder: Path, made_for: dict[str, Any]) -> None:
+    mark = folder / MADE_FOR
+    if mark.exists() and (found := json.loads(mark.read_text())) != json.loads(json.dumps(made_for, default=str)):
+        raise ValueError(
+            f"`model_name_or_path` is {str(folder)!r}, a start model for {found}, but the recipe trains on {made_for}. "
+            "Remove the folder, or name another."
+        )

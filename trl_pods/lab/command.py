@@ -1,0 +1,206 @@
+"""
+What `trl-pods compare` runs: the same start model trained by plain GRPO and by PODS for the same time, several seeds.
+
+Evaluation is off the clock. With several learning rates, each method gets the one that is first to the target on tuning
+seeds, which are others than those compared.
+"""
+
+import argparse
+import shlex
+import signal
+import sys
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ..checks.batch_sizes import check_evaluation
+from ..checks.errors import SetupError, exit_on_user_error
+from ..cli.arguments import Arguments, RecipeParser
+from ..cli.build import load_rewards
+from ..cli.train import set_up, set_up_output
+from . import summary
+from .costs import Hardware
+from .methods import DEFAULT, METHODS, Method, make_method
+from .runs import Job
+
+if TYPE_CHECKING:
+    from .comparison import Comparison
+
+
+def run(arguments: list[str], prog: str = "trl-pods compare") -> dict[str, Any]:
+    """
+    Compare, say what came out, and write `results.json`, `accuracy.png` and the runs into the output folder.
+
+    Args:
+        arguments (`list[str]`):
+            Command-line arguments.
+        prog (`str`, *optional*, defaults to `"trl-pods compare"`):
+            Name of the command, for its help.
+
+    Returns:
+        `dict`: What `results.json` holds.
+
+    Raises:
+        SetupError: An argument is wrong, or a run failed.
+    """
+    if find_spec("matplotlib") is None:
+        raise SetupError("Curves are drawn with matplotlib, which is missing. Run pip install 'trl-pods[plot]'.")
+    from rich.console import Console
+
+    comparison = _parse(arguments, prog)
+    try:
+        comparison.folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise SetupError(f"`output_dir`: {error}. Name another folder.") from error
+    print(_announcement(comparison), flush=True)
+    results = _compare_alone(comparison)
+    tables = [summary.table(results, axis) for axis in results["axes"] if axis != "steps"]
+    Console().print(*tables, summary.phase_table(results), sep="\n")
+    for caution in summary.cautions(results):
+        print(caution)
+    print(f"Numbers, curves and picture are in {comparison.folder}: results.json, accuracy.png.")
+    return results
+
+
+def _compare_alone(comparison: "Comparison") -> dict[str, Any]:
+    """Compare while no other process does so in the same folder, where each would resume the runs of the other."""
+    from filelock import FileLock, Timeout
+
+    from .comparison import run as compare
+
+    try:
+        with FileLock(comparison.folder / ".lock", timeout=0):
+            return compare(comparison)
+    except Timeout:
+        raise SetupError(
+            f"`output_dir`: another process compares in {str(comparison.folder)!r}. Wait for it, or name another."
+        ) from None
+
+
+def _announcement(comparison: "Comparison") -> str:
+    rates = len(comparison.learning_rates)
+    num_runs = len(comparison.methods) * (len(comparison.seeds) + (rates > 1) * rates * len(comparison.tuning_seeds))
+    return (
+        f"Comparing {', '.join(method.label for method in comparison.methods)}: up to {num_runs} runs of "
+        f"{comparison.job.max_seconds:g} s each and their evaluations. The learning rate of all is constant, and "
+        "`max_seconds` ends them, whatever the recipe says of schedules and steps."
+    )
+
+
+def _parse(arguments: list[str], prog: str) -> "Comparison":
+    from .comparison import Comparison
+
+    own, rest = _parser(prog).parse_known_args(arguments)
+    hardware = Hardware.read(own.hardware) if own.hardware else None
+    shared = ["--config", own.config, *rest]
+    parsed = RecipeParser(prog).parse(shared)
+    _check(own, parsed)
+    with parsed.explained():
+        check_evaluation(parsed.training)
+        names = [getattr(reward, "__name__", str(reward).split("/")[-1]) for reward in load_rewards(parsed)]
+        methods = [make_method(name, parsed.training) for name in own.methods]
+        _check_against(own, names, methods, hardware)
+        set_up(parsed)
+    max_seconds = parsed.script.max_seconds or 0.0  # it is set, as has been checked
+    return Comparison(
+        title=Path(own.config).stem,
+        command=shlex.join([*prog.split(), *arguments]),
+        job=Job([*shared, *_overrides(parsed)], Path(own.config).read_text(), max_seconds, own.num_jobs),
+        methods=methods,
+        seeds=own.seeds,
+        learning_rates=own.learning_rates or [parsed.training.learning_rate],
+        tuning_seeds=own.tuning_seeds,
+        metric=f"eval_rewards/{own.accuracy or names[0]}/mean",
+        folder=Path(own.output_dir),
+        hardware=hardware,
+    )
+
+
+def _parser(prog: str) -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog=prog, description=__doc__, allow_abbrev=False)
+    add = parser.add_argument
+    add("--config", metavar="RECIPE", required=True, help="recipe of the PODS run")
+    add("--methods", nargs="+", default=list(DEFAULT), help=f"of {list(METHODS)} and 'pods:RULE'")
+    add("--seeds", nargs="+", type=int, default=[0, 1, 2], help="seeds that are compared")
+    add("--learning_rates", nargs="+", type=float, help="to choose from, for each method")
+    add("--tuning_seeds", nargs="+", type=int, default=[1000], help="seeds to choose them by")
+    add("--accuracy", help="reward function that is the accuracy (default: the first)")
+    add("--hardware", help="JSON with step costs of other hardware to project the curves to")
+    add("--num_jobs", type=int, default=1, help="runs at a time, on a CPU with cores to spare")
+    add("--output_dir", default="runs/compare", help="folder for all that it makes")
+    return parser
+
+
+def _check(own: argparse.Namespace, parsed: Arguments) -> None:
+    """Check what the command line and the recipe say, before anything is loaded."""
+    for name in ("max_seconds", "eval_seconds"):
+        if getattr(parsed.script, name) is None:
+            raise SetupError(f"`{name}` is not set, but methods are compared by it. Add for example `--{name} 60`.")
+    if parsed.script.dry_run:
+        raise SetupError("`dry_run` trains nothing that could be compared. Give it to `trl-pods grpo`.")
+    if "generation_batch_size" in parsed.recipe.entries.keys() | parsed.recipe.overridden:
+        raise SetupError(
+            "`generation_batch_size` is set, but GRPO with n needs another one. Set `steps_per_generation` instead."
+        )
+    if parsed.training.num_rollouts == parsed.training.num_generations and len(own.methods) > 1:
+        raise SetupError(
+            f"`num_rollouts` is {parsed.training.num_rollouts}, which is `num_generations`, so there is nothing to "
+            "compare. Raise `num_rollouts`."
+        )
+    for name in ("methods", "seeds", "learning_rates", "tuning_seeds"):
+        values = getattr(own, name) or []
+        # Rates that are written alike would share a folder.
+        if len({f"{value:g}" if isinstance(value, float) else value for value in values}) < len(values):
+            raise SetupError(f"`{name}` is {values}, which has a value twice. Give each once.")
+    if shared := sorted({*own.seeds} & {*own.tuning_seeds}):
+        raise SetupError(f"`tuning_seeds` has {shared}, which are compared, too. Use others, to choose fairly.")
+    for name, least in (("seeds", 0), ("tuning_seeds", 0), ("num_jobs", 1)):
+        values = getattr(own, name)
+        if min(values if isinstance(values, list) else [values]) < least:
+            raise SetupError(f"`{name}` is {values}, but it must be {least} or more.")
+    if min(own.learning_rates or [1.0]) <= 0:
+        raise SetupError(f"`learning_rates` is {own.learning_rates}, but each must be above 0.")
+
+
+def _check_against(own: argparse.Namespace, names: list[str], methods: list[Method], hardware: Hardware | None) -> None:
+    if own.accuracy is not None and own.accuracy not in names:
+        raise SetupError(f"`accuracy` is {own.accuracy!r}, but the recipe's reward functions are {names}. Name one.")
+    if hardware is not None and all(hardware.step_seconds(method) is None for method in methods):
+        sizes = {method.label: (method.num_rollouts, method.num_generations) for method in methods}
+        raise SetupError(f"`hardware`: {own.hardware!r} has costs for none of the methods (n, m): {sizes}. Add them.")
+
+
+def _overrides(parsed: Arguments) -> list[str]:
+    """What all runs do otherwise than the recipe says: alike evaluation, and a log that tells what steps cost."""
+    args = parsed.training
+    overrides = ["--num_generations_eval", str(args.num_generations_eval or args.num_generations)]
+    if args.logging_steps != 1 or args.logging_strategy != "steps":
+        overrides += ["--logging_strategy", "steps", "--logging_steps", "1"]
+    if args.push_to_hub:
+        overrides += ["--push_to_hub", "false"]
+    return overrides
+
+
+def main(arguments: list[str], prog: str) -> None:
+    """
+    Run the script as a command: what a user can mend is said in a line, without a traceback.
+
+    Args:
+        arguments (`list[str]`):
+            Command-line arguments.
+        prog (`str`):
+            Name of the command, for its help and its errors.
+    """
+    set_up_output()
+    signal.signal(signal.SIGTERM, _end)
+    try:
+        with exit_on_user_error(prog):
+            run(arguments, prog)
+    except KeyboardInterrupt:
+        print("\nInterrupted. The same command goes on from what is finished.", file=sys.stderr)
+        sys.exit(130)
+
+
+def _end(number: int, frame: Any) -> None:
+    print("\nEnded. The same command goes on from what is finished.", file=sys.stderr)
+    sys.exit(128 + number)

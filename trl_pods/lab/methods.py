@@ -1,0 +1,119 @@
+"""
+The methods that are compared, as options that override those of a recipe.
+
+All share the recipe's prompts per optimizer step, evaluation and budget; they differ in how many rollouts of a prompt
+are sampled (n) and trained (m).
+"""
+
+from dataclasses import dataclass
+
+from ..checks.batch_sizes import prompts_per_generation
+from ..checks.errors import SetupError
+from ..config import PODSGRPOConfig
+from ..strategies.registry import get_strategy
+
+BASELINES = ("grpo", "grpo_n", "grpo_n_batch")
+METHODS = (*BASELINES, "pods")
+DEFAULT = ("grpo", "grpo_n", "pods")  # those that need the same memory
+
+
+@dataclass(frozen=True)
+class Method:
+    """
+    A method, and what sets it apart.
+
+    Args:
+        name (`str`):
+            `"grpo"`, `"grpo_n"`, `"grpo_n_batch"`, `"pods"`, or `"pods:RULE"`.
+        label (`str`):
+            What tables and pictures call it.
+        num_rollouts (`int`):
+            n, rollouts sampled per prompt.
+        num_generations (`int`):
+            m, rollouts trained per prompt.
+        options (`tuple[str, ...]`):
+            Options of `trl-pods grpo` that override the recipe's.
+    """
+
+    name: str
+    label: str
+    num_rollouts: int
+    num_generations: int
+    options: tuple[str, ...]
+
+    @property
+    def is_baseline(self) -> bool:
+        """Whether it is plain GRPO."""
+        return self.name in BASELINES
+
+
+def make_method(name: str, args: PODSGRPOConfig) -> Method:
+    """
+    Make a method for a recipe.
+
+    `grpo` samples and trains m rollouts. `grpo_n` samples and trains n, in micro-batches of the recipe's size, so that
+    it needs no more memory: n / m times as many are accumulated. `grpo_n_batch` does so in micro-batches n / m times as
+    large, for those who have the memory. `pods` samples n and trains m, by the recipe's rule, and `pods:RULE` by
+    another.
+
+    Args:
+        name (`str`):
+            Name of the method.
+        args ([`PODSGRPOConfig`]):
+            Resolved arguments of the recipe.
+
+    Returns:
+        [`Method`]: The method.
+
+    Raises:
+        SetupError: There is no such method or rule, or n micro-batches do not come out even.
+    """
+    n, m = _sizes(args)
+    kind, colon, rule = name.partition(":")
+    if kind not in METHODS or (colon and (kind != "pods" or not rule)):
+        raise SetupError(f"`methods` has {name!r}, but a method is one of {list(METHODS)}, or 'pods:RULE'.")
+    if kind == "grpo":
+        return Method(name, f"GRPO {m}", m, m, ("--num_rollouts", str(m)))
+    if kind == "grpo_n":
+        return Method(name, f"GRPO {n}", n, n, _accumulated(args))
+    if kind == "grpo_n_batch":
+        return Method(name, f"GRPO {n}, one batch", n, n, _in_one_batch(args))
+    try:
+        get_strategy(rule or args.down_sampling)
+    except (ValueError, ImportError) as error:
+        raise SetupError(f"`methods` has {name!r}: {error}") from error
+    chosen = ("--down_sampling", rule, "--down_sampling_kwargs", "{}") if rule else ()
+    return Method(name, f"PODS {n} to {m}" + (f", {rule}" if rule else ""), n, m, ("--num_rollouts", str(n), *chosen))
+
+
+def _sizes(args: PODSGRPOConfig) -> tuple[int, int]:
+    """n and m, which are set once the arguments are resolved."""
+    assert args.num_rollouts is not None and args.num_generations is not None
+    return args.num_rollouts, args.num_generations
+
+
+def _in_one_batch(args: PODSGRPOConfig) -> tuple[str, ...]:
+    n, m = _sizes(args)
+    if args.per_device_train_batch_size * n % m:
+        raise SetupError(
+            f"`grpo_n_batch` makes micro-batches of {args.per_device_train_batch_size} x {n}/{m} rows, which is no "
+            "whole number. Make `num_rollouts` a multiple of `num_generations`, or leave it out of `methods`."
+        )
+    rows = args.per_device_train_batch_size * n // m
+    return ("--num_rollouts", str(n), "--num_generations", str(n), "--per_device_train_batch_size", str(rows))
+
+
+def _accumulated(args: PODSGRPOConfig) -> tuple[str, ...]:
+    n, m = _sizes(args)
+    rows = args.per_device_train_batch_size * args.world_size
+    if prompts_per_generation(args) * n % rows or args.gradient_accumulation_steps * n % m:
+        raise SetupError(
+            f"`grpo_n` trains {prompts_per_generation(args)} x {n} rows per generation batch, which do not divide into "
+            f"micro-batches of {rows}, {n}/{m} times as many for each optimizer step. Make `num_rollouts` a multiple "
+            "of `num_generations`, or leave `grpo_n` out of `methods`."
+        )
+    return (
+        *("--num_rollouts", str(n), "--num_generations", str(n)),
+        *("--gradient_accumulation_steps", str(args.gradient_accumulation_steps * n // m)),
+        *("--steps_per_generation", str(args.steps_per_generation * n // m)),
+    )

@@ -1,0 +1,182 @@
+"""Examples of kept and dropped rollouts, from the completions tables of a run."""
+
+import itertools
+import math
+from collections.abc import Container, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from ...runs.log import table_paths
+from ...runs.record import RunRecord
+from .text import plain_text
+
+PROMPTS = 2  # of each table
+ROLLOUTS = 4  # of each prompt: kept ones, and as many dropped ones
+
+
+@dataclass(frozen=True)
+class Rollout:
+    """
+    One completion.
+
+    Args:
+        completion (`str`):
+            Its text.
+        reward (`float`):
+            Weighted sum of its rewards, NaN if no reward function scored it.
+        rewards (`dict[str, float]`):
+            What each reward function gave, NaN where it gave none.
+        advantage (`float`):
+            What it was trained with, NaN if it was dropped.
+        kept (`bool`):
+            Whether it was trained on.
+    """
+
+    completion: str
+    reward: float
+    rewards: dict[str, float]
+    advantage: float
+    kept: bool
+
+
+@dataclass(frozen=True)
+class Group:
+    """
+    Rollouts of one prompt.
+
+    Args:
+        prompt (`str`):
+            Its text.
+        rollouts (`list[Rollout]`):
+            All of them, in the order of generation.
+    """
+
+    prompt: str
+    rollouts: list[Rollout]
+
+    def some(self, *, kept: bool) -> list[Rollout]:
+        """
+        Choose a few rollouts.
+
+        Args:
+            kept (`bool`):
+                Whether to choose from those that were kept, or from the dropped ones.
+
+        Returns:
+            `list[Rollout]`: At most `ROLLOUTS`, from the highest to the lowest reward in even strides.
+        """
+        of_kind = [rollout for rollout in self.rollouts if rollout.kept == kept]
+        ordered = sorted(of_kind, key=lambda rollout: -math.inf if math.isnan(rollout.reward) else rollout.reward)[::-1]
+        return [ordered[i] for i in _strides(len(ordered), ROLLOUTS)]
+
+    def count(self, *, kept: bool) -> int:
+        """
+        Count rollouts.
+
+        Args:
+            kept (`bool`):
+                Whether to count those that were kept, or the dropped ones.
+
+        Returns:
+            `int`: How many there are.
+        """
+        return sum(rollout.kept == kept for rollout in self.rollouts)
+
+
+@dataclass(frozen=True)
+class Table:
+    """
+    Examples of one completions table.
+
+    Args:
+        step (`int`):
+            Step at which it was written.
+        groups (`list[Group]`):
+            Its first prompts.
+        problem (`str`):
+            Why there are none; empty if there are.
+    """
+
+    step: int
+    groups: list[Group]
+    problem: str = ""
+
+
+def examples(folder: Path, record: RunRecord, evaluated: Container[int] = ()) -> list[Table]:
+    """
+    Take examples from the first, the middle and the last completions table.
+
+    Args:
+        folder (`Path`):
+            The run's `output_dir`.
+        record ([`RunRecord`]):
+            What the run was.
+        evaluated (`Container[int]`, *optional*, defaults to `()`):
+            Steps with an evaluation. Their tables are taken only if there are no others, because an evaluation writes
+            its rows over those of training.
+
+    Returns:
+        `list[Table]`: At most three. There are none if the run did not set `log_completions`.
+    """
+    every = table_paths(folder)
+    paths = [path for path in every if _step(path) not in evaluated] or every
+    return [_read(paths[i], record) for i in _strides(len(paths), 3)]
+
+
+def _step(path: Path) -> int:
+    return int(path.stem.rpartition("_")[2])
+
+
+def _read(path: Path, record: RunRecord) -> Table:
+    step = _step(path)
+    try:
+        rows = pd.read_parquet(path).to_dict("records")
+        groups = list(itertools.islice(_groups(rows, record), PROMPTS))
+    except (OSError, ValueError) as error:  # a run that is killed may leave a file half written
+        return Table(step, [], f"{path.name} cannot be read: {error}")
+    except KeyError as error:
+        return Table(step, [], f"{path.name} has no column {error}.")
+    why = "an evaluation writes its rows over those of training"
+    return Table(step, groups, "" if groups else f"{path.name} holds no full group of one prompt: {why}.")
+
+
+def _groups(rows: list[dict[str, Any]], record: RunRecord) -> Iterator[Group]:
+    """
+    Rows of the same prompt in full groups of n with m kept, without those of an evaluation.
+
+    An evaluation adds its rows at the end and so pushes out rows at the beginning. Hence a prompt's rows are counted
+    from their end.
+    """
+    for prompt, run in itertools.groupby(rows, key=lambda row: plain_text(row["prompt"])):
+        same = [_rollout(row, record) for row in run]
+        for start in range(len(same) % record.num_rollouts, len(same), record.num_rollouts):
+            group = Group(prompt, same[start : start + record.num_rollouts])
+            if group.count(kept=True) == record.num_generations:
+                yield group
+
+
+def _rollout(row: dict[str, Any], record: RunRecord) -> Rollout:
+    rewards = {name: _number(row.get(name)) for name in record.reward_names}
+    weighted = [weight * rewards[name] for name, weight in zip(record.reward_names, record.reward_weights, strict=True)]
+    scored = [value for value in weighted if not math.isnan(value)]
+    return Rollout(
+        completion=plain_text(row["completion"]),
+        reward=sum(scored) if scored else math.nan,
+        rewards=rewards,
+        advantage=_number(row.get("advantage")),
+        kept=bool(row.get("kept", True)),
+    )
+
+
+def _number(value: Any) -> float:
+    return math.nan if value is None else float(value)
+
+
+def _strides(length: int, most: int) -> list[int]:
+    """At most so many indices below `length` in even strides, with the first and the last."""
+    if length <= most:
+        return list(range(length))
+    return [round(i * (length - 1) / (most - 1)) for i in range(most)]

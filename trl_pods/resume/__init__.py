@@ -1,0 +1,1 @@
+"""Resuming exactly, at any step."""
