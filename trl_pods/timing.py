@@ -16,19 +16,6 @@ class PhaseClock:
 
     Times are the host's: work that an accelerator does in the background counts for the phase that waits for it. A
     function set as `on_phase` is told the name of every phase that begins.
-
-    Example:
-
-    ```python
-    >>> from trl_pods.timing import PhaseClock
-
-    >>> clock = PhaseClock()
-    >>> with clock.measure("update"), clock.measure("generate"):
-    ...     pass
-    >>> sorted(clock.seconds)
-    ['generate', 'update']
-
-    ```
     """
 
     def __init__(self) -> None:
@@ -39,13 +26,7 @@ class PhaseClock:
 
     @contextmanager
     def measure(self, phase: str) -> Iterator[None]:
-        """
-        Count the time inside the `with` block for a phase.
-
-        Args:
-            phase (`str`):
-                Name of the phase.
-        """
+        """Count the time inside the `with` block for a phase."""
         self._switch()
         self._running.append(phase)
         self.on_phase(phase)
@@ -58,12 +39,7 @@ class PhaseClock:
                 self.on_phase(self._running[-1])
 
     def take(self) -> dict[str, float]:
-        """
-        Read the clock and set it back to 0.
-
-        Returns:
-            `dict[str, float]`: Seconds for each of `PHASES`, 0 for those that did not happen.
-        """
+        """Read the clock and set it back to 0."""
         self._switch()
         seconds = {phase: self.seconds[phase] for phase in PHASES}
         self.seconds.clear()
@@ -83,12 +59,6 @@ class StepClockCallback(TrainerCallback):
     The seconds are those since the step before, so a step that trains on an earlier generation batch shows 0 for its
     generation, and the averages that TRL logs add up to the time of a step. What is missing from the sum is padding,
     gathering and logging.
-
-    Args:
-        clock ([`PhaseClock`]):
-            Clock of the trainer.
-        metrics (`dict[str, list[float]]`):
-            Where TRL collects the metrics of training.
     """
 
     def __init__(self, clock: PhaseClock, metrics: dict[str, list[float]]):

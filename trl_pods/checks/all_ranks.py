@@ -24,11 +24,6 @@ logger = logging.getLogger(__name__)
 def fail_together() -> Iterator[None]:
     """
     Run what needs no other process; where it fails on one, all raise. All processes must run it at the same point.
-
-    Raises:
-        Exception: What the `with` block raised.
-        SetupError: Another process raised one. The message says which process, and has its message.
-        RuntimeError: Another process raised another exception. So does this message.
     """
     error = None
     try:
@@ -39,17 +34,7 @@ def fail_together() -> Iterator[None]:
 
 
 def raise_on_all(error: Exception | None) -> None:
-    """
-    Raise on all processes what one of them has met. All processes must call it at the same point.
-
-    Args:
-        error (`Exception`, *optional*):
-            What this process has met.
-
-    Raises:
-        Exception: `error`.
-        SetupError or RuntimeError: See [`fail_together`].
-    """
+    """Raise on all processes what one of them has met. All processes must call it at the same point."""
     met = error if PartialState().num_processes == 1 else _first_of_all(error)
     if met is not None:
         raise met

@@ -12,30 +12,12 @@ from trl import GRPOConfig
 
 
 def prompts_per_generation(args: GRPOConfig) -> int:
-    """
-    Count the prompts of a generation batch over all processes.
-
-    Args:
-        args ([`~trl.GRPOConfig`]):
-            Resolved training arguments.
-
-    Returns:
-        `int`: P = `generation_batch_size` / `num_generations`.
-    """
+    """Count the prompts of a generation batch over all processes."""
     return args.generation_batch_size // args.num_generations
 
 
 def check_rollouts(args: GRPOConfig) -> None:
-    """
-    Check that the sampled rollouts hold the kept ones and divide over the processes.
-
-    Args:
-        args ([`~trl.GRPOConfig`]):
-            Resolved training arguments with `num_rollouts`.
-
-    Raises:
-        ValueError: They do not. The message names values that would do.
-    """
+    """Check that the sampled rollouts hold the kept ones and divide over the processes."""
     num_rollouts, num_kept = args.num_rollouts, args.num_generations
     num_prompts, num_processes = prompts_per_generation(args), args.world_size
     if not isinstance(num_rollouts, int):
@@ -57,16 +39,7 @@ def check_rollouts(args: GRPOConfig) -> None:
 
 
 def check_evaluation(args: GRPOConfig) -> None:
-    """
-    Check that evaluation batches hold whole groups. TRL does so only where `eval_strategy` is set.
-
-    Args:
-        args ([`~trl.GRPOConfig`]):
-            Resolved training arguments.
-
-    Raises:
-        ValueError: They do not. The message names values that would do.
-    """
+    """Check that evaluation batches hold whole groups. TRL does so only where `eval_strategy` is set."""
     group = args.num_generations_eval or args.num_generations
     rows, num_processes = args.per_device_eval_batch_size, args.world_size
     if rows * num_processes % group == 0:
@@ -80,18 +53,7 @@ def check_evaluation(args: GRPOConfig) -> None:
 
 
 def check_dataset(args: GRPOConfig, train_dataset: Any) -> None:
-    """
-    Check that a dataset fills at least one generation batch; TRL trains nothing if it does not.
-
-    Args:
-        args ([`~trl.GRPOConfig`]):
-            Resolved training arguments.
-        train_dataset (`Any`):
-            The `train_dataset` of the trainer. Only a [`~datasets.Dataset`] has a length to check.
-
-    Raises:
-        ValueError: The dataset has too few prompts.
-    """
+    """Check that a dataset fills at least one generation batch; TRL trains nothing if it does not."""
     num_prompts = prompts_per_generation(args)
     if isinstance(train_dataset, Dataset) and len(train_dataset) < num_prompts:
         raise ValueError(
@@ -103,18 +65,7 @@ def check_dataset(args: GRPOConfig, train_dataset: Any) -> None:
 
 
 def explain_group_error(args: GRPOConfig, error: ValueError) -> ValueError:
-    """
-    Say what would do, where TRL complains that the generation batch does not hold whole micro-batches or groups.
-
-    Args:
-        args ([`~trl.GRPOConfig`]):
-            Training arguments that TRL refused.
-        error (`ValueError`):
-            TRL's complaint.
-
-    Returns:
-        `ValueError`: The numbers involved and values that fit, or `error` itself if it is about something else.
-    """
+    """Say what would do, where TRL complains that the generation batch does not hold whole micro-batches or groups."""
     if "eval batch size" in str(error):
         try:
             check_evaluation(args)

@@ -13,29 +13,14 @@ class SetupError(ValueError):
 
 
 def shown(value: Any) -> str:
-    """
-    Show a value in a message, in 80 characters or fewer.
-
-    Args:
-        value (`Any`):
-            Any value.
-
-    Returns:
-        `str`: Its `repr`, cut if it is longer.
-    """
+    """Show a value in a message, in 80 characters or fewer."""
     text = repr(value)
     return text if len(text) <= 80 else text[:77] + "..."
 
 
 @contextmanager
 def exit_on_user_error(prog: str) -> Iterator[None]:
-    """
-    End the process where the `with` block raises a [`SetupError`], with its message and without a traceback.
-
-    Args:
-        prog (`str`):
-            Name of the command, for the message.
-    """
+    """End the process where the `with` block raises a [`SetupError`], with its message and without a traceback."""
     try:
         yield
     except SetupError as error:

@@ -21,10 +21,6 @@ class LearningSignal:
     - It is less, but `pods/kept_frac_zero_std` is 1: the rule keeps rollouts of equal reward. With
       `advantage_statistics="all"` they teach nonetheless, and there is no warning.
     - `completions/clipped_ratio` is at least 0.95: nearly all completions are cut at `max_completion_length`.
-
-    Args:
-        args ([`PODSGRPOConfig`]):
-            Arguments of the training.
     """
 
     def __init__(self, args: Any):
@@ -33,13 +29,7 @@ class LearningSignal:
         self._warned_of: set[str] = set()
 
     def see(self, metrics: dict[str, list[float]]) -> None:
-        """
-        Take note of a generation batch.
-
-        Args:
-            metrics (`dict[str, list[float]]`):
-                Where TRL collects the metrics of training; the last values are those of this generation batch.
-        """
+        """Take note of a generation batch."""
         latest = {name: values[-1] for name, values in metrics.items() if values}
         no_variance = latest["frac_reward_zero_std"] == 1
         kept_no_variance = latest.get("pods/kept_frac_zero_std") == 1 and self._args.advantage_statistics == "kept"

@@ -24,18 +24,7 @@ FROM_TRL = ("prompts", "completions", "completion_ids", "trainer_state", "log_ex
 
 @contextmanager
 def checked_rewards(trainer: Any) -> Iterator[None]:
-    """
-    Check the reward functions of a trainer while it calculates rewards.
-
-    Args:
-        trainer ([`~trl.GRPOTrainer`]):
-            Trainer whose `reward_funcs` are replaced inside the `with` block. Reward models are left as they are.
-
-    Raises:
-        Exception: The first that a reward function raised.
-        SetupError: See [`check_signature`] and [`check_rewards`]. On other processes than the one at fault, see
-            [`raise_on_all`].
-    """
+    """Check the reward functions of a trainer while it calculates rewards."""
     raised: list[Exception] = []
     named = list(zip(trainer.reward_func_names, trainer.reward_funcs, strict=True))
     functions = [(name, function) for name, function in named if not isinstance(function, torch.nn.Module)]
@@ -64,35 +53,7 @@ def checked_rewards(trainer: Any) -> Iterator[None]:
 
 
 def check_signature(name: str, function: Callable, keywords: tuple[str, ...], *, columns_removed: bool = False) -> None:
-    """
-    Check that a reward function can be called with what TRL passes.
-
-    Args:
-        name (`str`):
-            Name of the reward function, for the message.
-        function (`Callable`):
-            The reward function.
-        keywords (`tuple[str, ...]`):
-            Names of all that TRL passes.
-        columns_removed (`bool`, *optional*, defaults to `False`):
-            Whether `remove_unused_columns` is set.
-
-    Raises:
-        SetupError: It needs a column that is not there, or does not take all that TRL passes.
-
-    Example:
-
-    ```python
-    >>> from trl_pods.checks.reward_functions import check_signature
-
-    >>> try:
-    ...     check_signature("mine", lambda completions: [], ("prompts", "completions"))
-    ... except ValueError as error:
-    ...     print(error)
-    The reward function 'mine' does not take ['prompts'], but TRL passes them. Add `**kwargs` to it.
-
-    ```
-    """
+    """Check that a reward function can be called with what TRL passes."""
     try:
         signature = inspect.signature(function)
     except (TypeError, ValueError):  # some that are written in C have none
@@ -104,33 +65,7 @@ def check_signature(name: str, function: Callable, keywords: tuple[str, ...], *,
 
 
 def check_rewards(name: str, rewards: Any, num_completions: int) -> list[float]:
-    """
-    Check that a reward function returned one number or `None` per completion.
-
-    Args:
-        name (`str`):
-            Name of the reward function, for the message.
-        rewards (`Any`):
-            What it returned: a list, a tensor or an array of one dimension, a generator, or else something to iterate.
-        num_completions (`int`):
-            Completions that it was given.
-
-    Returns:
-        `list[float]`: The rewards in float32, as TRL takes them, NaN for `None`.
-
-    Raises:
-        SetupError: It returned something else.
-
-    Example:
-
-    ```python
-    >>> from trl_pods.checks.reward_functions import check_rewards
-
-    >>> check_rewards("mine", (True, 0.5, None), num_completions=3)
-    [1.0, 0.5, nan]
-
-    ```
-    """
+    """Check that a reward function returned one number or `None` per completion."""
     if inspect.iscoroutine(rewards):
         rewards.close()
         raise SetupError(

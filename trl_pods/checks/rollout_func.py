@@ -24,20 +24,7 @@ _SEQUENCES = (list, tuple, torch.Tensor, np.ndarray)
 
 
 def checked_rollouts(rollout_func: Callable) -> Callable:
-    """
-    Make a `rollout_func` that calls another and checks what it gives.
-
-    Args:
-        rollout_func (`Callable`):
-            A `rollout_func` as [`~trl.GRPOTrainer`] takes it.
-
-    Returns:
-        `Callable`: One that gives the same as plain lists, or raises, and then on all processes, see
-        [`fail_together`].
-
-    Raises:
-        SetupError: It cannot be called with prompts and a trainer.
-    """
+    """Make a `rollout_func` that calls another and checks what it gives."""
     try:
         inspect.signature(rollout_func).bind([], None)
     except TypeError as error:
@@ -60,41 +47,7 @@ def checked_rollouts(rollout_func: Callable) -> Callable:
 
 
 def check_rollouts(rollouts: Any, num_prompts: int, *, num_tokens: int, uses_logprobs: bool = True) -> dict:
-    """
-    Check what a `rollout_func` returned.
-
-    Args:
-        rollouts (`Any`):
-            A dictionary with `prompt_ids`, `completion_ids`, `logprobs` and perhaps `env_mask`: for each prompt a list,
-            tuple, array or tensor; `logprobs` may be `None` in place of all. What else it has is left to TRL.
-        num_prompts (`int`):
-            Prompts that it was given, n of each in training.
-        num_tokens (`int`):
-            Tokens that the model knows; ids are in [0, num_tokens).
-        uses_logprobs (`bool`, *optional*, defaults to `True`):
-            Whether the training uses the log-probabilities, so that there must be one for each token.
-
-    Returns:
-        `dict`: The same, with plain lists.
-
-    Raises:
-        SetupError: A key is missing, a list has another length, a prompt or a completion has no token or something
-            else than tokens, or there is not one log-probability, or one number of `env_mask`, for each token.
-
-    Example:
-
-    ```python
-    >>> from trl_pods.checks.rollout_func import check_rollouts
-
-    >>> try:
-    ...     rollouts = {"prompt_ids": [[1], [1]], "completion_ids": [[2]], "logprobs": None}
-    ...     check_rollouts(rollouts, num_prompts=2, num_tokens=9)
-    ... except ValueError as error:
-    ...     print(error)
-    `rollout_func` returned 1 of 'completion_ids' for 2 prompts. Return one for each prompt, in their order.
-
-    ```
-    """
+    """Check what a `rollout_func` returned."""
     missing = [key for key in REQUIRED if not isinstance(rollouts, Mapping) or key not in rollouts]
     if missing:
         what = f"with {sorted(map(str, rollouts))}" if isinstance(rollouts, Mapping) else f"of `{_kind(rollouts)}`"

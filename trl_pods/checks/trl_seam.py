@@ -39,19 +39,7 @@ class Generated(NamedTuple):
 
 
 def check_trl(version: str = trl_version, trainer: Any = GRPOTrainer) -> None:
-    """
-    Check that the installed TRL is one that the trainer can stand on.
-
-    Args:
-        version (`str`):
-            Version of TRL.
-        trainer (`type`):
-            TRL's `GRPOTrainer`.
-
-    Raises:
-        ImportError: The version is not supported, or a method that the trainer overrides has changed. The message
-            names what was found and what is supported.
-    """
+    """Check that the installed TRL is one that the trainer can stand on."""
     if not SpecifierSet(SUPPORTED_TRL, prereleases=True).contains(version):
         raise ImportError(
             f"trl {version} is installed, but PODSGRPOTrainer supports trl{SUPPORTED_TRL}: "

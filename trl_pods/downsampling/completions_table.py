@@ -23,16 +23,6 @@ def log_all_rollouts(logs: dict[str, Any], selection: Selection, reward_names: l
 
     The advantages of dropped rollouts are NaN, which the table shows as empty. Extra columns are left alone: they are
     logged with all rollouts in the first place. To be called by all processes.
-
-    Args:
-        logs (`dict`):
-            TRL's columns, whose newest advantages are those of the kept rollouts in order. Changed in place.
-        selection ([`Selection`]):
-            The generation batch.
-        reward_names (`list[str]`):
-            Names of the reward functions.
-        with_images (`bool`):
-            Whether the table shows images.
     """
     rewards = selection.rewards_per_func.flatten(0, 1)
     kept_rows = selection.kept_rows
@@ -51,17 +41,7 @@ def log_all_rollouts(logs: dict[str, Any], selection: Selection, reward_names: l
 
 
 def table_to_save(trainer: Any) -> dict[str, Any]:
-    """
-    Give the columns of the completions table that belong to the generation batch in progress.
-
-    Args:
-        trainer ([`~trl.GRPOTrainer`]):
-            Trainer at the end of an optimizer step.
-
-    Returns:
-        `dict[str, Any]`: Lists by TRL's names of the columns; nothing where no table is written by this process, or one
-        with images, which a checkpoint does not hold.
-    """
+    """Give the columns of the completions table that belong to the generation batch in progress."""
     logs = trainer._logs
     if not (trainer.log_completions and trainer.accelerator.is_main_process) or logs.get("images"):
         return {}
@@ -70,15 +50,7 @@ def table_to_save(trainer: Any) -> dict[str, Any]:
 
 
 def set_saved_table(trainer: Any, columns: dict[str, Any]) -> None:
-    """
-    Set the columns of the completions table.
-
-    Args:
-        trainer ([`~trl.GRPOTrainer`]):
-            Trainer that is about to train on.
-        columns (`dict[str, Any]`):
-            What [`table_to_save`] gave.
-    """
+    """Set the columns of the completions table."""
     for name, values in columns.items():
         if isinstance(values, dict):
             for column in values:
@@ -93,18 +65,7 @@ def _replace(column: deque, values: list) -> None:
 
 
 def check_columns(columns: dict[str, list], num_rows: int) -> None:
-    """
-    Check the columns that reward functions add to the completions table.
-
-    Args:
-        columns (`dict[str, list]`):
-            Values by name of the column.
-        num_rows (`int`):
-            Rollouts on this process.
-
-    Raises:
-        SetupError: A column does not have one value for each.
-    """
+    """Check the columns that reward functions add to the completions table."""
     for name, values in columns.items():
         if len(values) != num_rows:
             raise SetupError(
@@ -120,13 +81,6 @@ def tolerate_table_errors(trainer: Any) -> Iterator[None]:
 
     The disk may be full, or a column may hold values that do not go together, such as numbers and text. Only the main
     process writes the table, so the others would wait for one that raised.
-
-    Args:
-        trainer ([`~trl.GRPOTrainer`]):
-            Trainer that logs inside the `with` block.
-
-    Raises:
-        Exception: Something else than the table could not be written.
     """
     try:
         yield
@@ -149,10 +103,6 @@ def without_empty_table(trainer: Any) -> Iterator[None]:
     Write no completions table where there is nothing to put in it.
 
     A run that was resumed within a generation batch may have a checkpoint without its texts, see [`table_to_save`].
-
-    Args:
-        trainer ([`~trl.GRPOTrainer`]):
-            Trainer that logs inside the `with` block.
     """
     log_completions = trainer.log_completions
     trainer.log_completions = log_completions and bool(trainer._logs["prompt"])

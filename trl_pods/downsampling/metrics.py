@@ -12,18 +12,7 @@ _EPS = 1e-4  # TRL's, added to the standard deviation
 
 
 def weighted_sum(rewards_per_func: torch.Tensor, weights: torch.Tensor) -> torch.Tensor:
-    """
-    Sum the rewards of all functions as TRL does: weighted, leaving out those that are NaN.
-
-    Args:
-        rewards_per_func (`torch.Tensor`):
-            Float tensor of shape (..., F).
-        weights (`torch.Tensor`):
-            Float tensor of shape (F,).
-
-    Returns:
-        `torch.Tensor`: Float tensor of shape (...,), NaN where no function scored the rollout.
-    """
+    """Sum the rewards of all functions as TRL does: weighted, leaving out those that are NaN."""
     total = (rewards_per_func * weights).nansum(dim=-1)
     return total.masked_fill(rewards_per_func.isnan().all(dim=-1), torch.nan)
 
@@ -34,13 +23,6 @@ def has_no_variance(rewards: torch.Tensor) -> torch.Tensor:
 
     The test is max - min <= 4 times the machine epsilon of the dtype times the largest magnitude, rather
     than exact equality: rewards such as 1.0 and 1.0000001 carry no signal.
-
-    Args:
-        rewards (`torch.Tensor`):
-            Float tensor of shape (P, n), NaN where unscored.
-
-    Returns:
-        `torch.Tensor`: Bool tensor of shape (P,). A group with fewer than two scored rollouts has no variance.
     """
     unscored = rewards.isnan()
     highest = rewards.masked_fill(unscored, -torch.inf).amax(dim=1)
@@ -61,19 +43,6 @@ def advantages_over_all(
     `"normalize_then_sum"` (GDPO, arXiv 2601.05242) each function's rewards are normalised within the prompt, summed
     with the weights, and normalised over the batch. These are the formulas of TRL, so that with n as the group size
     they give what `GRPOTrainer` gives.
-
-    Args:
-        rewards_per_func (`torch.Tensor`):
-            Float tensor of shape (P, n, F).
-        weights (`torch.Tensor`):
-            Float tensor of shape (F,).
-        scale_rewards (`str`):
-            `"group"`, `"batch"` or `"none"`.
-        aggregation (`str`):
-            `"sum_then_normalize"` or `"normalize_then_sum"`.
-
-    Returns:
-        `torch.Tensor`: Float tensor of shape (P, n), 0 where no function scored the rollout.
     """
     if aggregation == "normalize_then_sum":
         normalized = _normalize(rewards_per_func, nanstd(rewards_per_func, dim=1, keepdim=True), dim=1)
@@ -92,17 +61,6 @@ def reward_metrics(rewards_per_func: torch.Tensor, weights: torch.Tensor, names:
 
     They are TRL's keys with TRL's meaning, except that `frac_reward_zero_std` is always the share of prompts whose
     rollouts have no variance within the prompt (see [`has_no_variance`]), whatever `scale_rewards` is.
-
-    Args:
-        rewards_per_func (`torch.Tensor`):
-            Float tensor of shape (P, n, F).
-        weights (`torch.Tensor`):
-            Float tensor of shape (F,).
-        names (`list[str]`):
-            Names of the F reward functions.
-
-    Returns:
-        `dict[str, float]`: Value of each metric, NaN where nothing was scored.
     """
     rewards = weighted_sum(rewards_per_func, weights)
     metrics = {
@@ -117,25 +75,7 @@ def reward_metrics(rewards_per_func: torch.Tensor, weights: torch.Tensor, names:
 
 
 def selection_metrics(rewards: torch.Tensor, kept: torch.Tensor, completion_lengths: torch.Tensor) -> dict[str, float]:
-    """
-    Describe what was kept, against what was sampled.
-
-    Args:
-        rewards (`torch.Tensor`):
-            Weighted sum of rewards, float tensor of shape (P, n).
-        kept (`torch.Tensor`):
-            Column indices of the kept rollouts, long tensor of shape (P, m).
-        completion_lengths (`torch.Tensor`):
-            Tokens of each completion, long tensor of shape (P, n).
-
-    Returns:
-        `dict[str, float]`:
-            - `pods/kept_reward`, `pods/dropped_reward`: mean reward of the kept and of the dropped rollouts;
-            - `pods/kept_reward_std`: standard deviation over all kept rollouts, as TRL's `reward_std`;
-            - `pods/kept_frac_zero_std`: share of prompts whose kept rollouts have no variance;
-            - `pods/variance_gain`: see [`variance_gain`];
-            - `pods/kept_token_fraction`: kept completion tokens / sampled completion tokens, in [0, 1].
-    """
+    """Describe what was kept, against what was sampled."""
     kept_rewards = rewards.gather(1, kept)
     dropped = torch.ones_like(rewards, dtype=torch.bool).scatter(1, kept, False)
     kept_tokens = completion_lengths.gather(1, kept).sum()
@@ -155,26 +95,6 @@ def variance_gain(rewards: torch.Tensor, kept: torch.Tensor) -> float:
 
     It is the mean over prompts of the kept variance, divided by the mean over prompts of the variance of all n, both
     without Bessel's correction (the Var of PODS, arXiv 2504.13818).
-
-    Args:
-        rewards (`torch.Tensor`):
-            Float tensor of shape (P, n), NaN where unscored.
-        kept (`torch.Tensor`):
-            Column indices of the kept rollouts, long tensor of shape (P, m).
-
-    Returns:
-        `float`: The ratio, at least 0, and 1 where no prompt has any variance to gain from.
-
-    Example:
-
-    ```python
-    >>> import torch
-    >>> from trl_pods.downsampling.metrics import variance_gain
-
-    >>> round(variance_gain(torch.tensor([[0.0, 0.0, 0.0, 1.0]]), torch.tensor([[0, 3]])), 3)  # 0.25 / 0.1875
-    1.333
-
-    ```
     """
     everything = _mean_variance(rewards)
     return 1.0 if everything == 0 else _mean_variance(rewards.gather(1, kept)) / everything

@@ -12,13 +12,7 @@ HOOK = "make_inputs_require_grads"  # its name in `PreTrainedModel.enable_input_
 
 
 def drop_repeated_hooks(model: nn.Module) -> None:
-    """
-    Leave one such hook on each module: the last, which is the one that transformers can remove.
-
-    Args:
-        model (`nn.Module`):
-            The model that is trained.
-    """
+    """Leave one such hook on each module: the last, which is the one that transformers can remove."""
     for module in model.modules():
         hooks = module._forward_hooks
         for key in [key for key, hook in hooks.items() if getattr(hook, "__name__", None) == HOOK][:-1]:

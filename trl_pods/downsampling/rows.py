@@ -18,22 +18,7 @@ Columns = dict[Any, list]
 
 
 def columns_of(generated: Generated, num_rows: int) -> Columns:
-    """
-    Find the columns in what `GRPOTrainer._generate` returns.
-
-    Args:
-        generated ([`Generated`]):
-            Items that are each a list with one value per row, a dictionary of such lists and of values for the whole
-            batch, or absent (`None` or an empty list).
-        num_rows (`int`):
-            Rows on this process.
-
-    Returns:
-        `dict`: Columns, keyed by name, or by name and key for those in a dictionary.
-
-    Raises:
-        ValueError: An item is none of these. The message names it.
-    """
+    """Find the columns in what `GRPOTrainer._generate` returns."""
     columns: Columns = {}
     for key, values in _items(generated):
         if isinstance(values, list) and len(values) == num_rows:
@@ -52,18 +37,7 @@ def columns_of(generated: Generated, num_rows: int) -> Columns:
 
 
 def replace_columns(generated: Generated, columns: Columns) -> Generated:
-    """
-    Put other columns in the place of those found by [`columns_of`].
-
-    Args:
-        generated ([`Generated`]):
-            What `columns_of` was given.
-        columns (`dict`):
-            Columns by the same keys. One for an item that was absent fills it.
-
-    Returns:
-        [`Generated`]: A new tuple; items without a column stay.
-    """
+    """Put other columns in the place of those found by [`columns_of`]."""
     items: dict[str, Any] = {}
     for name, item in generated._asdict().items():
         if isinstance(item, dict):
@@ -80,22 +54,6 @@ def keep_rows(
 
     Rows that are fetched arrive in process order, so `kept` must be ascending. Nothing is exchanged when every process
     already holds its own share, as it does whenever no group straddles two processes.
-
-    Args:
-        columns (`dict`):
-            Columns of this process.
-        kept (`torch.Tensor`):
-            Ascending places of the kept rows among those of all processes; long tensor of shape (P m,), equal on all
-            processes, with P m a multiple of `num_processes`.
-        num_rows (`int`):
-            Rows on each process.
-        process_index (`int`):
-            This process.
-        num_processes (`int`):
-            Processes, W.
-
-    Returns:
-        `dict`: Columns with P m / W values each.
     """
     shares = kept.view(num_processes, -1)
     if _all_hold_their_share(shares, num_rows):
@@ -111,16 +69,7 @@ def keep_rows(
 
 
 def dataset_images(inputs: list[dict[str, Any]]) -> list | None:
-    """
-    Collect the images of dataset rows, as TRL reads them.
-
-    Args:
-        inputs (`list[dict]`):
-            Rows of the dataset, with a column `images` of lists or a column `image`, or neither.
-
-    Returns:
-        `list` or `None`: One list of images, or `None`, per row; `None` if there are no images at all.
-    """
+    """Collect the images of dataset rows, as TRL reads them."""
     if "images" in inputs[0]:
         images = [row.get("images") for row in inputs]
     elif "image" in inputs[0]:
@@ -131,17 +80,7 @@ def dataset_images(inputs: list[dict[str, Any]]) -> list | None:
 
 
 def add_extra_fields(inputs: list[dict[str, Any]], generated: Generated, columns: Columns) -> None:
-    """
-    Put the further fields of a `rollout_func` into the rows, where reward functions find them.
-
-    Args:
-        inputs (`list[dict]`):
-            Rows; written into.
-        generated ([`Generated`]):
-            Its `extra_fields` have one value for each row, or one for all.
-        columns (`dict`):
-            The columns of `generated`.
-    """
+    """Put the further fields of a `rollout_func` into the rows, where reward functions find them."""
     for key, value in generated.extra_fields.items():
         values = columns.get(("extra_fields", key), [value] * len(inputs))
         for row, own in zip(inputs, values, strict=True):

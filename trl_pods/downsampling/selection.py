@@ -22,23 +22,7 @@ CONTEXT = ("rewards_per_func", "completion_lengths", "truncated", "generator", "
 
 @dataclass(frozen=True)
 class Selection:
-    """
-    A generation batch as it was before narrowing, and which of its rollouts are kept. Tensors are on the CPU.
-
-    Args:
-        prompts (`list`):
-            Prompts of this process's rows.
-        completions (`list`):
-            Completions of this process's rows.
-        images (`list` or `None`):
-            Images of this process's rows.
-        rewards_per_func (`torch.Tensor`):
-            Rewards of all processes, float tensor of shape (P, n, F), NaN where a function gave none.
-        completion_lengths (`torch.Tensor`):
-            Tokens that the model generated, of all processes, long tensor of shape (P, n).
-        kept (`torch.Tensor`):
-            Columns of the kept rollouts, ascending, long tensor of shape (P, m).
-    """
+    """A generation batch as it was before narrowing, and which of its rollouts are kept. Tensors are on the CPU."""
 
     prompts: list
     completions: list
@@ -65,21 +49,7 @@ class Selection:
 
 
 def check_strategy_kwargs(name: str, strategy: Strategy, kwargs: Mapping[str, Any]) -> None:
-    """
-    Check that a strategy takes the keyword arguments that the user sets, and needs no others.
-
-    Args:
-        name (`str`):
-            Name of the strategy, for the message.
-        strategy (`Callable`):
-            The strategy.
-        kwargs (`Mapping[str, Any]`):
-            Value of `down_sampling_kwargs`.
-
-    Raises:
-        ValueError: The strategy cannot be called with rewards and a number, a keyword is unknown to it or belongs to
-            the trainer, or a required one is missing.
-    """
+    """Check that a strategy takes the keyword arguments that the user sets, and needs no others."""
     parameters = list(inspect.signature(strategy).parameters.values())
     positional = [p for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
     if len(positional) < 2 and not any(p.kind is p.VAR_POSITIONAL for p in parameters):
@@ -114,31 +84,7 @@ def select(
     kwargs: Mapping[str, Any],
     context: Mapping[str, Any],
 ) -> torch.Tensor:
-    """
-    Call a strategy and check its answer.
-
-    Args:
-        name (`str`):
-            Name of the strategy, for messages.
-        strategy (`Callable`):
-            The strategy, see [`register_strategy`].
-        rewards (`torch.Tensor`):
-            Float tensor of shape (P, n), NaN where unscored.
-        num_kept (`int`):
-            Rollouts to keep per prompt, m, with 2 <= m <= n.
-        kwargs (`Mapping[str, Any]`):
-            The user's parameters of the strategy.
-        context (`Mapping[str, Any]`):
-            Values of the keywords in `CONTEXT`; the strategy gets those that it names.
-
-    Returns:
-        `torch.Tensor`: Long tensor of shape (P, m): distinct column indices, ascending in each row.
-
-    Raises:
-        RuntimeError: The strategy raised.
-        SetupError: It returned something other than a long tensor, a wrong shape, an index out of range, or one index
-            twice for a prompt.
-    """
+    """Call a strategy and check its answer."""
     # Copies, so that a strategy that writes into its arguments spoils neither the metrics nor the training.
     context = {key: value.clone() if isinstance(value, torch.Tensor) else value for key, value in context.items()}
     try:
@@ -150,44 +96,12 @@ def select(
 
 
 def seeded_generator(*parts: int) -> torch.Generator:
-    """
-    Make a CPU generator whose stream depends on all the given numbers, on every platform alike.
-
-    Args:
-        parts (`int`):
-            Numbers to derive the seed from, such as the run's seed and the step.
-
-    Returns:
-        `torch.Generator`: A new generator; the global generators are not touched.
-
-    Example:
-
-    ```python
-    >>> from trl_pods.downsampling.selection import seeded_generator
-
-    >>> seeded_generator(42, 0).initial_seed() == seeded_generator(42, 0).initial_seed()
-    True
-    >>> seeded_generator(42, 0).initial_seed() == seeded_generator(42, 1).initial_seed()
-    False
-
-    ```
-    """
+    """Make a CPU generator whose stream depends on all the given numbers, on every platform alike."""
     return torch.Generator().manual_seed(Random(repr(parts)).getrandbits(63))
 
 
 def requested(strategy: Strategy, context: Mapping[str, Any]) -> dict[str, Any]:
-    """
-    Pick what a strategy asks for.
-
-    Args:
-        strategy (`Callable`):
-            The strategy.
-        context (`Mapping[str, Any]`):
-            Values by keyword.
-
-    Returns:
-        `dict[str, Any]`: Those that its signature names, or all if it takes `**kwargs`.
-    """
+    """Pick what a strategy asks for."""
     parameters = inspect.signature(strategy).parameters
     if any(p.kind is p.VAR_KEYWORD for p in parameters.values()):
         return dict(context)

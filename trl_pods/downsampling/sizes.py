@@ -19,18 +19,7 @@ MAX_VLLM_SEQUENCES = 4096
 
 
 def describe_batch(args: GRPOConfig, train_dataset: Any = None) -> str:
-    """
-    Say in one line what a generation batch samples and trains.
-
-    Args:
-        args ([`~trl.GRPOConfig`]):
-            Resolved training arguments with `num_rollouts`.
-        train_dataset (`Any`, *optional*):
-            Dataset to count the optimizer steps of an epoch of, if it has a length.
-
-    Returns:
-        `str`: The line.
-    """
+    """Say in one line what a generation batch samples and trains."""
     num_prompts = prompts_per_generation(args)
     steps = args.steps_per_generation * args.num_iterations / args.gradient_accumulation_steps
     line = (
@@ -51,10 +40,6 @@ def sized_for_rollouts(args: GRPOConfig) -> Iterator[None]:
     Show the sizes of what is sampled in place of what is trained, while `GRPOTrainer` is being built.
 
     The parent sizes the completions table and vLLM's `max_num_seqs` by these arguments.
-
-    Args:
-        args ([`~trl.GRPOConfig`]):
-            Resolved training arguments with `num_rollouts`. Changed inside the `with` block only.
     """
     num_rows = prompts_per_generation(args) * args.num_rollouts
     steps = -(-num_rows // (args.per_device_train_batch_size * args.world_size))

@@ -24,68 +24,22 @@ _PARTS = {
 
 
 def checkpoint_folder(output_dir: str, step: int) -> Path:
-    """
-    Say where transformers saves a checkpoint.
-
-    Args:
-        output_dir (`str`):
-            The run's `output_dir`.
-        step (`int`):
-            Optimizer steps done.
-
-    Returns:
-        `Path`: The folder.
-    """
+    """Say where transformers saves a checkpoint."""
     return Path(output_dir) / f"{PREFIX_CHECKPOINT_DIR}-{step}"
 
 
 def state_path(checkpoint: Path | str, process_index: int) -> Path:
-    """
-    Say where a process saves its state.
-
-    Args:
-        checkpoint (`Path` or `str`):
-            Folder of the checkpoint.
-        process_index (`int`):
-            Index of the process.
-
-    Returns:
-        `Path`: The file.
-    """
+    """Say where a process saves its state."""
     return Path(checkpoint) / PODS_STATE.replace("*", str(process_index))
 
 
 def last_complete_checkpoint(folder: Path | str) -> str | None:
-    """
-    Find the last checkpoint that training can go on from.
-
-    Args:
-        folder (`Path` or `str`):
-            The run's `output_dir`.
-
-    Returns:
-        `str`, *optional*: The checkpoint, or `None` if there is none. Later ones are named in a warning that says what
-        is missing or damaged, in what transformers needs (see [`find_fault`]) or in what trl_pods itself has saved.
-    """
+    """Find the last checkpoint that training can go on from."""
     return last_without_fault(folder, lambda checkpoint: find_fault(checkpoint) or _fault_of_pods_states(checkpoint))
 
 
 def checkpoint_to_resume_from(wanted: Path | str | bool, output_dir: str) -> str:
-    """
-    Find the checkpoint that `resume_from_checkpoint` means.
-
-    Args:
-        wanted (`Path`, `str` or `bool`):
-            Folder of a checkpoint, or `True` for the last one that is complete.
-        output_dir (`str`):
-            The run's `output_dir`.
-
-    Returns:
-        `str`: Folder of the checkpoint.
-
-    Raises:
-        ValueError: There is no such checkpoint, or it is not complete.
-    """
+    """Find the checkpoint that `resume_from_checkpoint` means."""
     if isinstance(wanted, bool):
         last = last_complete_checkpoint(output_dir)
         if last is None:
@@ -106,13 +60,7 @@ def checkpoint_to_resume_from(wanted: Path | str | bool, output_dir: str) -> str
 
 
 def warn_of_checkpoints(output_dir: str) -> None:
-    """
-    Warn where a training begins anew beside checkpoints of an earlier one.
-
-    Args:
-        output_dir (`str`):
-            The run's `output_dir`.
-    """
+    """Warn where a training begins anew beside checkpoints of an earlier one."""
     earlier = checkpoints(output_dir)
     if earlier:
         logger.warning(
@@ -123,16 +71,7 @@ def warn_of_checkpoints(output_dir: str) -> None:
 
 
 def find_fault(checkpoint: Path | str) -> str | None:
-    """
-    Tell why transformers cannot go on from a checkpoint as it was.
-
-    Args:
-        checkpoint (`Path` or `str`):
-            Folder of the checkpoint.
-
-    Returns:
-        `str`, *optional*: The first part that is missing or cut off, or `None` if there is none.
-    """
+    """Tell why transformers cannot go on from a checkpoint as it was."""
     checkpoint = Path(checkpoint)
     return fault_of_log(checkpoint) or _missing_part(checkpoint) or _part_cut_off(checkpoint)
 

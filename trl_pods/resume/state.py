@@ -33,18 +33,7 @@ ENTROPY_CONTROL = ("entropy_coef", "_last_world_entropy")  # which TRL saves too
 
 
 def save_state(trainer: Any, checkpoint: Path | str) -> None:
-    """
-    Save what this process needs to go on exactly, all of it or nothing.
-
-    Args:
-        trainer ([`PODSGRPOTrainer`]):
-            Trainer at the end of an optimizer step.
-        checkpoint (`Path` or `str`):
-            Folder of the checkpoint. Made if it is missing.
-
-    Raises:
-        SetupError: It cannot be written.
-    """
+    """Save what this process needs to go on exactly, all of it or nothing."""
     is_used_up = trainer._step % (trainer.args.steps_per_generation * trainer.num_iterations) == 0
     buffered, tensors = _flatten([] if is_used_up else trainer._buffered_inputs)
     state = {
@@ -71,15 +60,6 @@ def load_state(trainer: Any, checkpoint: Path | str) -> None:
 
     A checkpoint without it, such as one of `GRPOTrainer`, is resumed as TRL does: with a new generation batch. A
     warning says where this is not exact.
-
-    Args:
-        trainer ([`PODSGRPOTrainer`]):
-            Trainer that is about to train on from the checkpoint.
-        checkpoint (`Path` or `str`):
-            Folder of the checkpoint.
-
-    Raises:
-        SetupError: The file is damaged, or of a run with other batch sizes or another number of processes.
     """
     path = state_path(checkpoint, trainer.accelerator.process_index)
     others = list(Path(checkpoint).glob(PODS_STATE))
@@ -120,16 +100,7 @@ def load_state(trainer: Any, checkpoint: Path | str) -> None:
 
 
 def advance_sampler(sampler: Sampler | None, num_epochs: int) -> None:
-    """
-    Draw the orders of epochs that have been trained, so that the next one is that of the epoch after them.
-
-    Args:
-        sampler (`Sampler`, *optional*):
-            TRL's sampler, new: it draws the order of each epoch when it is iterated, from one generator. `None` for an
-            iterable dataset.
-        num_epochs (`int`):
-            Epochs that have been trained to their ends.
-    """
+    """Draw the orders of epochs that have been trained, so that the next one is that of the epoch after them."""
     if sampler is not None:
         for _ in range(num_epochs):
             next(iter(sampler))
