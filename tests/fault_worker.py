@@ -101,10 +101,6 @@ CASES = {
     "short_column": {"reward_funcs": only_on(1, short_column), "log_completions": True},
     "short_column_of_all": {"reward_funcs": only_on(1, short_column), "log_completions": True, "num_rollouts": 4},
     "short_env_mask": {"rollout_func": rollouts(env_mask=lambda values: values[:-1])},
-    "text_as_logprobs": {
-        "rollout_func": rollouts(logprobs=lambda values: ["abc" for _ in values]),
-        "off_policy_mask_threshold": 1.0,
-    },
     "rule_raises": {"down_sampling": "fault_worker.rule_raising_on_0"},
     "rule_raises_elsewhere": {"down_sampling": "fault_worker.rule_raising_on_1"},
     "rule_with_rubbish": {"down_sampling": "fault_worker.rule_with_rubbish"},

@@ -87,19 +87,22 @@ def test_n_equal_m_is_grpo_bit_for_bit(beta, num_iterations, steps_per_generatio
 class _Recording:
     """Records the rows that a generation batch goes on with, and makes what follows repeatable."""
 
-    def _generate(self, prompts):
-        generated = super()._generate(prompts)
+    def record(self, generated):
         self.recorded = [*getattr(self, "recorded", []), (list(generated[0]), list(generated[1]))]
         torch.manual_seed(len(self.recorded))  # TRL shuffles the rows next
         return generated
 
 
 class RecordingPODS(_Recording, PODSGRPOTrainer):
-    pass
+    def _narrow(self, *args):
+        return self.record(super()._narrow(*args))
 
 
 class ReplayingGRPO(_Recording, GRPOTrainer):
     """Plain GRPO whose generation returns the given completions."""
+
+    def _generate(self, prompts):
+        return self.record(super()._generate(prompts))
 
     replay: list = []
 

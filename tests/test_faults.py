@@ -16,14 +16,13 @@ STOPS = {
     "short_column": (1, "SetupError: `log_extra` was given 1 values for the column 'note', but there are 8", 1),
     "short_column_of_all": (1, "SetupError: `log_extra` was given 1 values for the column 'note', but there are 4", 1),
     "short_env_mask": (1, "SetupError: `rollout_func` returned 7 of 'env_mask' for 8 prompts", 0),
-    "text_as_logprobs": (1, "SetupError: `rollout_func` returned 'abc' as 'logprobs' of completion 0", 0),
     "rule_raises": (0, "RuntimeError: The down-sampling strategy 'fault_worker.rule_raising_on_0' raised", 0),
     "rule_with_rubbish": (0, "SetupError: The down-sampling strategy 'fault_worker.rule_with_rubbish' must", 0),
     "rollouts_raise": (1, "ValueError: no judge", 0),
     "too_few_rollouts": (1, "SetupError: `rollout_func` returned 7 of 'completion_ids' for 8 prompts", 0),
-    "empty_completion": (1, "SetupError: `rollout_func` returned completion 0 without a token", 0),
+    "empty_completion": (1, "SetupError: `rollout_func` returned a row of 'completion_ids' without a token", 0),
     "no_completions": (1, "SetupError: `rollout_func` returned 0 of 'completion_ids' for 8 prompts", 0),
-    "short_logprobs": (1, "SetupError: `rollout_func` returned [-1.0] as 'logprobs' of completion 0", 0),
+    "short_logprobs": (1, "SetupError: `rollout_func` returned 1 of 'logprobs' for completion 0", 0),
     "full_disk_for_checkpoints": (1, "SetupError: '", 3),
 }
 SURVIVED = ["no_numbers", "rule_raises_elsewhere", "unused_logprobs", "nan_logprobs", "full_disk"]

@@ -17,7 +17,7 @@ from recording import (
 )
 from transformers import LlamaForCausalLM
 
-from trl_pods.downsampling.repeated_hooks import HOOK
+from trl_pods.checks.repeated_hooks import HOOK
 
 LORA = LoraConfig(r=4, lora_alpha=8, target_modules="all-linear", lora_dropout=0.0)
 

@@ -12,12 +12,11 @@ import tiny
 import torch
 from safetensors import safe_open
 from safetensors.torch import save_file
-from transformers import AutoModelForCausalLM
 from trl import GRPOConfig, GRPOTrainer
 
 from trl_pods import PODSGRPOConfig, PODSGRPOTrainer
 from trl_pods.checks.errors import SetupError
-from trl_pods.resume.checkpoints import find_fault, last_complete_checkpoint
+from trl_pods.resume.checkpoints import last_complete_checkpoint
 from trl_pods.resume.state import state_path
 
 SIZES = [(1, 1, 1), (4, 1, 1), (2, 2, 1), (3, 2, 2), (1, 1, 2)]
@@ -167,39 +166,6 @@ def test_true_without_a_checkpoint_is_an_error(model_path, tmp_path):
         trainer.train(resume_from_checkpoint=True)
 
 
-def damage(checkpoint, part):
-    """Remove a file of a checkpoint, or with a `-` ahead cut it off; say what it is."""
-    path = checkpoint / part.lstrip("-")
-    if part.startswith("-"):
-        path.write_bytes(path.read_bytes()[:-100])
-    else:
-        path.unlink()
-
-
-PARTS = {
-    "optimizer.pt": "the state of the optimizer is missing",
-    "scheduler.pt": "the state of the learning rate scheduler is missing",
-    "rng_state.pth": "the state of the random generators is missing",
-    "model.safetensors": "the state of the model is missing",
-    "-optimizer.pt": "optimizer.pt is damaged",
-    "-scheduler.pt": "scheduler.pt is damaged",
-    "-rng_state.pth": "rng_state.pth is damaged",
-    "-model.safetensors": "model.safetensors is damaged",
-    "-trainer_state.json": "its trainer_state.json cannot be read",
-}
-
-
-@pytest.mark.parametrize("part", PARTS)
-def test_a_checkpoint_of_which_a_part_is_missing_or_cut_is_refused_or_passed_over(part, checkpoint, model_path, caplog):
-    whole = checkpoint.with_name("checkpoint-1")
-    shutil.copytree(checkpoint, whole)
-    damage(checkpoint, part)
-    with pytest.raises(ValueError, match=f"cannot go on as it was: {PARTS[part]}"):
-        resume(model_path, checkpoint)
-    assert last_complete_checkpoint(checkpoint.parent) == str(whole)
-    assert f"checkpoint-2' is passed over: {PARTS[part]}" in caplog.text
-
-
 @pytest.mark.parametrize("content", ["[]", "{}", '{"log_history": {}}', "null"])
 def test_a_log_that_is_something_else_is_refused(content, checkpoint, model_path):
     (checkpoint / "trainer_state.json").write_text(content)
@@ -207,10 +173,10 @@ def test_a_log_that_is_something_else_is_refused(content, checkpoint, model_path
         resume(model_path, checkpoint)
 
 
-def test_a_checkpoint_of_the_model_alone_is_refused(model_path, tmp_path):
+def test_resuming_from_a_checkpoint_of_the_model_alone_warns_that_it_is_not_exact(model_path, tmp_path, caplog):
     make_trainer(model_path, tmp_path, max_steps=1, save_only_model=True).train()
-    with pytest.raises(ValueError, match=r"the state of the optimizer is missing.*set `model_name_or_path`"):
-        resume(model_path, tmp_path / "checkpoint-1")
+    assert resume(model_path, tmp_path / "checkpoint-1").state.global_step == 3
+    assert "holds no state of trl_pods" in caplog.text
 
 
 @pytest.mark.parametrize("length", [{"max_steps": 3}, {"max_steps": 5}, {"max_steps": -1, "num_train_epochs": 1}])
@@ -241,7 +207,7 @@ def test_a_run_beside_checkpoints_of_another_is_warned_of(model_path, tmp_path, 
     make_trainer(model_path, tmp_path, max_steps=3).train(resume_from_checkpoint=True)
     assert "of an earlier training" not in caplog.text
     make_trainer(model_path, tmp_path, max_steps=1).train()
-    assert "holds 'checkpoint-3' of an earlier training, and this one begins anew" in caplog.text
+    assert "holds 'checkpoint-3' of an earlier training, and this one starts from scratch" in caplog.text
 
 
 def test_a_checkpoint_that_is_written_anew_is_not_complete_before_its_end(model_path, tmp_path, monkeypatch):
@@ -375,25 +341,6 @@ def test_true_passes_over_a_checkpoint_whose_state_of_ours_is_damaged(damaged, c
         path.mkdir() if damaged == "folder" else path.write_bytes(content[: len(content) // 2 if damaged else 0])
     assert last_complete_checkpoint(checkpoint.parent) == str(checkpoint.with_name("checkpoint-1"))
     assert "pods_state_" in caplog.text
-
-
-@pytest.mark.parametrize(
-    "part", ["model-00002-of-00002.safetensors", "model.safetensors.index.json", "-model.safetensors.index.json"]
-)
-def test_a_model_in_shards_must_be_whole(part, model_path, checkpoint, tmp_path):
-    (checkpoint / "model.safetensors").unlink()
-    model = AutoModelForCausalLM.from_pretrained(model_path)
-    model.save_pretrained(checkpoint, max_shard_size="20KB")
-    shards = sorted(path.name for path in checkpoint.glob("model-*.safetensors"))
-    assert len(shards) > 1 and find_fault(checkpoint) is None
-    damage(checkpoint, shards[-1] if part.startswith("model-") else part)
-    assert re.search("missing in part|index.json is damaged", find_fault(checkpoint))
-
-
-@pytest.mark.parametrize("name", ["config.json", "generation_config.json"])
-def test_settings_that_are_cut_off_are_a_fault(name, checkpoint):
-    (checkpoint / name).write_text("{")
-    assert find_fault(checkpoint).startswith(f"{name} is damaged")
 
 
 def test_a_trainer_that_goes_on_after_an_error_logs_each_step_once(model_path, tmp_path):

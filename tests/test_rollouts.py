@@ -156,37 +156,22 @@ def test_case_72_rollout_func_fields_stay_with_their_rows(model_path, tmp_path):
 
 RIGHT = {"prompt_ids": [[1, 2], [3]], "completion_ids": [[4, 5], [6]], "logprobs": [[-1.0, -1.0], [-1.0]]}
 WRONG = [
-    (None, r"did not return .*, but a value of `NoneType`\. Return a dictionary"),
-    ([[1], [2]], "but a value of `list`"),
-    ({"prompt_ids": [[1], [1]]}, r"did not return \['completion_ids', 'logprobs'\], but a value with \['prompt_ids'\]"),
+    (None, r"must return a dictionary with .*, but \['prompt_ids', 'completion_ids', 'logprobs'\] are missing"),
+    ([[1], [2]], "must return a dictionary"),
+    ({"prompt_ids": [[1], [1]]}, r"but \['completion_ids', 'logprobs'\] are missing"),
     ({**RIGHT, "completion_ids": [[4, 5], [6], [7]]}, "returned 3 of 'completion_ids' for 2 prompts"),
-    ({**RIGHT, "completion_ids": 2}, "returned a `int` of 'completion_ids' for 2 prompts"),
-    ({**RIGHT, "completion_ids": None}, "returned a `NoneType` of 'completion_ids' for 2 prompts"),
-    ({**RIGHT, "prompt_ids": [[1], []]}, "returned prompt 1 without a token"),
-    ({**RIGHT, "completion_ids": [[], [6]]}, "returned completion 0 without a token"),
-    ({**RIGHT, "completion_ids": [[4, 5], 6]}, "returned 6 as completion 1.*whole numbers from 0 to 8"),
-    ({**RIGHT, "completion_ids": [[4, 5], [-1]]}, r"returned \[-1\] as completion 1"),
-    ({**RIGHT, "completion_ids": [[4, 9], [6]]}, r"returned \[4, 9\] as completion 0"),
-    ({**RIGHT, "completion_ids": [[4, 10**30], [6]]}, "as completion 0"),
-    ({**RIGHT, "completion_ids": [[4, 5.5], [6]]}, r"returned \[4, 5.5\] as completion 0"),
-    ({**RIGHT, "completion_ids": [[4, 5], ["6"]]}, r"returned \['6'\] as completion 1"),
-    ({**RIGHT, "completion_ids": ["45", "6"]}, "returned '45' as completion 0"),
-    ({**RIGHT, "completion_ids": [[4, None], [6]]}, "as completion 0"),
-    ({**RIGHT, "completion_ids": [[[4], [5]], [6]]}, r"returned \[\[4\], \[5\]\] as completion 0"),
-    ({**RIGHT, "prompt_ids": [[1, 2], "turn"]}, "returned 'turn' as prompt 1"),
-    ({**RIGHT, "logprobs": [[-1.0], [-1.0]]}, r"returned \[-1.0\] as 'logprobs' of completion 0, which has 2 tokens"),
-    ({**RIGHT, "logprobs": [[-1.0, -1.0], -1.0]}, "returned -1.0 as 'logprobs' of completion 1"),
-    ({**RIGHT, "logprobs": [[-1.0, -1.0], ["a"]]}, r"returned \['a'\] as 'logprobs' of completion 1"),
+    ({**RIGHT, "prompt_ids": [[1], []]}, "returned a row of 'prompt_ids' without a token"),
+    ({**RIGHT, "completion_ids": [[], [6]]}, "returned a row of 'completion_ids' without a token"),
+    ({**RIGHT, "logprobs": [[-1.0], [-1.0]]}, "returned 1 of 'logprobs' for completion 0, which has 2 tokens"),
     ({**RIGHT, "env_mask": [[1, 1]]}, "returned 1 of 'env_mask' for 2 prompts"),
-    ({**RIGHT, "env_mask": [[1, 1], [1, 1]]}, r"returned \[1, 1\] as 'env_mask' of completion 1, which has 1 tokens"),
-    ({**RIGHT, "env_mask": [[1, 1], ["a"]]}, "as 'env_mask' of completion 1"),
+    ({**RIGHT, "env_mask": [[1, 1], [1, 1]]}, "returned 2 of 'env_mask' for completion 1, which has 1 tokens"),
 ]
 
 
 @pytest.mark.parametrize(("rollouts", "message"), WRONG)
 def test_what_a_rollout_func_returns_is_refused_with_what_it_was(rollouts, message):
     with pytest.raises(SetupError, match=message):
-        check_rollouts(rollouts, num_prompts=2, num_tokens=9)
+        check_rollouts(rollouts, num_prompts=2)
 
 
 KINDS = [
@@ -203,7 +188,7 @@ KINDS = [
 @pytest.mark.parametrize("outer", [list, tuple])
 def test_rollouts_of_any_kind_of_sequence_become_lists(kind, outer):
     given = {key: outer(kind(row) for row in rows) for key, rows in RIGHT.items()}
-    assert check_rollouts({**given, "more": 1}, num_prompts=2, num_tokens=9) == {**RIGHT, "more": 1}
+    assert check_rollouts({**given, "more": 1}, num_prompts=2) == {**RIGHT, "more": 1}
 
 
 @pytest.mark.parametrize("kind", [torch.tensor, np.array, tuple])

@@ -92,9 +92,8 @@ def test_a_strategy_that_cannot_be_called_is_refused(strategy):
 
 
 def test_places_of_the_kept_rows():
-    selection = Selection(
-        [], [], None, torch.arange(8.0).view(2, 4, 1), torch.ones(2, 4), torch.tensor([[0, 3], [1, 2]])
-    )
-    assert selection.kept_rows.tolist() == [0, 3, 5, 6]
-    assert selection.is_kept.nonzero().flatten().tolist() == [0, 3, 5, 6]
-    assert selection.kept_rewards_per_func.tolist() == [[0.0], [3.0], [5.0], [6.0]]
+    rewards, kept = torch.arange(12.0).view(3, 4, 1), torch.tensor([[0, 3], [1, 2], [0, 1]])
+    selection = Selection([], [], None, rewards, torch.ones(3, 4), kept, trained_prompts=torch.tensor([0, 2]))
+    assert selection.is_kept.nonzero().flatten().tolist() == [0, 3, 5, 6, 8, 9]
+    assert selection.trained_rows.tolist() == [0, 3, 8, 9]
+    assert selection.trained_rewards_per_func.tolist() == [[0.0], [3.0], [8.0], [9.0]]

@@ -1,5 +1,6 @@
 """The trainer as its user meets it: construction, metrics, resuming and the one log line."""
 
+import gc
 import inspect
 import itertools
 import logging
@@ -13,6 +14,7 @@ from transformers import TrainerCallback
 from trl import GRPOConfig, GRPOTrainer
 
 from trl_pods import PODSGRPOConfig, PODSGRPOTrainer
+from trl_pods.downsampling.selection import Selection
 from trl_pods.timing import PHASES
 
 
@@ -330,5 +332,5 @@ def test_the_model_card_is_about_pods(model_path, tmp_path):
 def test_memory_of_a_generation_batch_is_released(model_path, tmp_path):
     trainer = make_trainer(model_path, tmp_path, num_rollouts=8, max_steps=1)
     trainer.train()
-    assert trainer._selection is None
-    assert trainer._inputs is None
+    assert not {"_generate", "_calculate_rewards"} & vars(trainer).keys()
+    assert not [thing for thing in gc.get_objects() if type(thing) is Selection]

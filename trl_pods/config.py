@@ -2,18 +2,13 @@
 
 import copy
 from dataclasses import dataclass, field, fields
-from numbers import Integral
 
+import torch
 from trl import GRPOConfig
 
-from .checks.batch_sizes import check_rollouts, explain_group_error
+from .checks.batch_sizes import check_batches, check_numbers, check_rollouts
 from .downsampling.selection import check_strategy_kwargs
 from .strategies.registry import get_strategy
-
-_AT_LEAST_1 = (
-    *("per_device_train_batch_size", "gradient_accumulation_steps", "steps_per_generation", "num_iterations"),
-    "generation_batch_size",
-)
 
 
 @dataclass
@@ -33,10 +28,10 @@ class PODSGRPOConfig(GRPOConfig):
             Number of rollouts to sample per prompt, of which `num_generations` are trained. Defaults to 4 *
             `num_generations`.
         down_sampling (`str`, *optional*, defaults to `"max_variance"`):
-            Rule that chooses the rollouts to train on: a registered name (see `trl-pods strategies`), or the dotted
+            Strategy that chooses the rollouts to train on: a registered name (see `trl-pods strategies`), or the dotted
             import path of a function.
         down_sampling_kwargs (`dict` or `str`, *optional*):
-            Keyword arguments for the rule.
+            Keyword arguments for the strategy.
         advantage_statistics (`str`, *optional*, defaults to `"kept"`):
             Rollouts of a prompt whose rewards give the mean and standard deviation of its advantages: `"kept"` for
             those trained, as in the paper, or `"all"` for those sampled.
@@ -44,7 +39,7 @@ class PODSGRPOConfig(GRPOConfig):
             Name of the one reward function to select on. Defaults to the weighted sum of all, also with
             `multi_objective_aggregation="normalize_then_sum"`.
         exclude_truncated (`bool`, *optional*, defaults to `False`):
-            Whether to keep a rollout that was cut at `max_completion_length` only where a prompt has fewer than
+            Whether to keep a rollout that was truncated at `max_completion_length` only where a prompt has fewer than
             `num_generations` complete ones.
 
     Raises:
@@ -63,11 +58,13 @@ class PODSGRPOConfig(GRPOConfig):
     down_sampling: str = field(
         default="max_variance",
         metadata={
-            "help": "Rule that chooses the rollouts to train on: a registered name (see `trl-pods strategies`), or the "
-            "dotted import path of a function."
+            "help": "Strategy that chooses the rollouts to train on: a registered name (see `trl-pods strategies`), or "
+            "the dotted import path of a function."
         },
     )
-    down_sampling_kwargs: dict | str | None = field(default=None, metadata={"help": "Keyword arguments for the rule."})
+    down_sampling_kwargs: dict | str | None = field(
+        default=None, metadata={"help": "Keyword arguments for the strategy."}
+    )
     advantage_statistics: str = field(
         default="kept",
         metadata={
@@ -86,26 +83,23 @@ class PODSGRPOConfig(GRPOConfig):
     exclude_truncated: bool = field(
         default=False,
         metadata={
-            "help": "Whether to keep a rollout that was cut at `max_completion_length` only where a prompt has fewer "
-            "than `num_generations` complete ones."
+            "help": "Whether to keep a rollout that was truncated at `max_completion_length` only where a prompt has "
+            "fewer than `num_generations` complete ones."
         },
     )
 
     def __post_init__(self) -> None:
-        # Before TRL's own checks, which divide by these numbers.
-        for name in _AT_LEAST_1:
-            value = getattr(self, name)
-            if value is not None and not (isinstance(value, Integral) and int(value) >= 1):
-                raise ValueError(f"`{name}` is {value!r}, but it must be a whole number, 1 or more. Set it so.")
-        if not isinstance(self.num_generations, int) or self.num_generations < 2:
-            raise ValueError(
-                f"`num_generations` is {self.num_generations!r}, but a prompt needs at least 2 trained rollouts to "
-                "compare. Set it to a whole number, 2 or more."
-            )
+        check_numbers(self)  # before TRL divides by them
         try:
             super().__post_init__()
-        except ValueError as error:
-            raise _explain_missing_gpu(explain_group_error(self, error)) from error
+        except ValueError:
+            if self.bf16 and not self.use_cpu and not torch.accelerator.is_available():
+                raise ValueError(
+                    "`bf16` is on by default in TRL, but this machine has no GPU. Set `use_cpu` to true to train on "
+                    "the CPU, and `bf16` to false to do so in full precision."
+                ) from None
+            check_batches(self)
+            raise
         resolve_rollouts(self)
 
 
@@ -113,17 +107,8 @@ def with_rollouts(args: GRPOConfig) -> GRPOConfig:
     """
     Give training arguments the fields of [`PODSGRPOConfig`], with their defaults, where they lack them.
 
-    Args:
-        args ([`~trl.GRPOConfig`]):
-            Arguments for a GRPO trainer.
-
-    Returns:
-        [`~trl.GRPOConfig`]: `args` itself if it is a `PODSGRPOConfig`; otherwise a copy with the fields, of the class
-        `PODSGRPOConfig` where `args` is a plain `GRPOConfig`, and of its own class where that is derived from it.
-
-    Raises:
-        TypeError: `args` is no `GRPOConfig`.
-        ValueError: The batch sizes do not fit the default number of rollouts.
+    A `PODSGRPOConfig` is returned as it is; of others a copy, of the class `PODSGRPOConfig` where `args` is a plain
+    `GRPOConfig`, and of its own class where that is derived from it.
     """
     if isinstance(args, PODSGRPOConfig):
         return args
@@ -141,16 +126,7 @@ def with_rollouts(args: GRPOConfig) -> GRPOConfig:
 
 
 def resolve_rollouts(args: GRPOConfig) -> None:
-    """
-    Set the default of `num_rollouts` and check the fields that `PODSGRPOConfig` adds.
-
-    Args:
-        args ([`~trl.GRPOConfig`]):
-            Training arguments whose `generation_batch_size` is known. Changed in place.
-
-    Raises:
-        ValueError: A value is out of its range, or the rollouts do not divide over the processes.
-    """
+    """Set the default of `num_rollouts` and check the fields that `PODSGRPOConfig` adds."""
     if args.num_rollouts is None:
         args.num_rollouts = 4 * args.num_generations
     check_rollouts(args)
@@ -169,12 +145,3 @@ def resolve_rollouts(args: GRPOConfig) -> None:
     except ValueError as error:
         raise ValueError(f"`down_sampling`: {error}") from error
     check_strategy_kwargs(args.down_sampling, strategy, args.down_sampling_kwargs or {})
-
-
-def _explain_missing_gpu(error: ValueError) -> ValueError:
-    if "assign use_cpu" not in str(error):  # transformers' complaint, which does not name the way out
-        return error
-    return ValueError(
-        "`bf16` is on by default in TRL, but this machine has no GPU. Set `use_cpu` to true to train on the CPU, and "
-        "`bf16` to false to do so in full precision."
-    )

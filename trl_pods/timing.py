@@ -3,9 +3,12 @@
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 
+import torch
 from transformers import TrainerCallback
+
+from .checks.trl_seam import Host
 
 PHASES = ("generate", "reward", "select", "logps", "update")
 
@@ -39,7 +42,7 @@ class PhaseClock:
                 self.on_phase(self._running[-1])
 
     def take(self) -> dict[str, float]:
-        """Read the clock and set it back to 0."""
+        """Read the seconds of each of `PHASES` since the last reading."""
         self._switch()
         seconds = {phase: self.seconds[phase] for phase in PHASES}
         self.seconds.clear()
@@ -73,3 +76,44 @@ class StepClockCallback(TrainerCallback):
         self._update.close()
         for phase, seconds in self._clock.take().items():
             self._metrics[f"pods/time/{phase}"].append(seconds)
+
+
+class PhaseTimes(Host):
+    """
+    Times the phases of training and logs them.
+
+    Overrides `_prepare_inputs`, `_generate`, `_calculate_rewards`, `_get_per_token_logps_and_entropies` and
+    `training_step`, each to call `super()` on the clock.
+    """
+
+    clock = PhaseClock()  # of trainers that have not been built
+
+    def __init__(self, **kwargs):
+        self.clock = PhaseClock()
+        super().__init__(**kwargs)
+        self.add_callback(StepClockCallback(self.clock, self._metrics["train"]))
+
+    def measure(self, phase: str) -> AbstractContextManager[None]:
+        """Count the time inside the `with` block for a phase of training; evaluation is not timed."""
+        return self.clock.measure(phase) if self.model.training else nullcontext()
+
+    def training_step(self, *args, **kwargs) -> torch.Tensor:
+        with self.measure("update"):
+            return super().training_step(*args, **kwargs)
+
+    def _prepare_inputs(self, *args, **kwargs):
+        with self.measure("prepare"):
+            return super()._prepare_inputs(*args, **kwargs)
+
+    def _generate(self, *args, **kwargs) -> tuple:
+        with self.measure("generate"):
+            return super()._generate(*args, **kwargs)
+
+    def _calculate_rewards(self, *args, **kwargs) -> torch.Tensor:
+        with self.measure("reward"):
+            return super()._calculate_rewards(*args, **kwargs)
+
+    def _get_per_token_logps_and_entropies(self, *args, **kwargs):
+        # The forward passes of the loss belong to the update; those before it have no gradient.
+        with nullcontext() if torch.is_grad_enabled() else self.measure("logps"):
+            return super()._get_per_token_logps_and_entropies(*args, **kwargs)

@@ -5,15 +5,61 @@ P prompts per generation batch, n rollouts sampled and m trained per prompt.
 """
 
 import math
+from numbers import Integral
 from typing import Any
 
 from datasets import Dataset
 from trl import GRPOConfig
 
+_AT_LEAST_1 = (
+    *("per_device_train_batch_size", "gradient_accumulation_steps", "steps_per_generation", "num_iterations"),
+    "generation_batch_size",
+)
+
 
 def prompts_per_generation(args: GRPOConfig) -> int:
-    """Count the prompts of a generation batch over all processes."""
+    """P = `generation_batch_size` / `num_generations`, the prompts of a generation batch over all processes."""
     return args.generation_batch_size // args.num_generations
+
+
+def check_numbers(args: GRPOConfig) -> None:
+    """Check the numbers that TRL divides by."""
+    for name in _AT_LEAST_1:
+        value = getattr(args, name)
+        if value is not None and not (isinstance(value, Integral) and int(value) >= 1):
+            raise ValueError(f"`{name}` is {value!r}, but it must be a whole number, 1 or more. Set it so.")
+    if not isinstance(args.num_generations, int) or args.num_generations < 2:
+        raise ValueError(
+            f"`num_generations` is {args.num_generations!r}, but a prompt needs at least 2 trained rollouts to "
+            "compare. Set it to a whole number, 2 or more."
+        )
+
+
+def check_batches(args: GRPOConfig) -> None:
+    """Check that batches hold whole micro-batches and groups, where TRL complains of something."""
+    if args.do_eval and args.eval_strategy != "no":
+        check_evaluation(args)
+    batch, group = args.generation_batch_size, args.num_generations
+    if batch is None:  # refused before the batch is known
+        return
+    rows = args.per_device_train_batch_size * args.world_size
+    if batch % rows != 0:
+        raise ValueError(
+            f"`generation_batch_size` is {batch!r}, but it must be a whole number of micro-batches: "
+            f"`per_device_train_batch_size` {args.per_device_train_batch_size} x {args.world_size} processes. Use a "
+            f"multiple of {math.lcm(rows, group)}, which also holds whole groups of `num_generations` {group}."
+        )
+    if batch % group != 0:
+        steps = group // math.gcd(rows, group)
+        groups = [size for size in range(2, batch + 1) if batch % size == 0 and _holds(args, batch // size, size)]
+        fitting = f"`num_generations` to one of {groups}, or " if groups else ""  # a single row holds no group
+        raise ValueError(
+            f"`num_generations` is {group!r} (of `num_rollouts` {args.num_rollouts or 4 * group}), but it must divide "
+            f"the {batch} trained rows of a generation batch: `per_device_train_batch_size` "
+            f"{args.per_device_train_batch_size} x {args.world_size} processes x `steps_per_generation` "
+            f"{args.steps_per_generation} (`gradient_accumulation_steps` is {args.gradient_accumulation_steps}). Set "
+            f"{fitting}`steps_per_generation` to a multiple of {steps}."
+        )
 
 
 def check_rollouts(args: GRPOConfig) -> None:
@@ -27,7 +73,7 @@ def check_rollouts(args: GRPOConfig) -> None:
             f"`num_rollouts` is {num_rollouts!r}, but it must be at least `num_generations` ({num_kept}), the number "
             "that is kept of them. Raise `num_rollouts` or lower `num_generations`."
         )
-    if num_prompts * num_rollouts % num_processes != 0:
+    if not _holds(args, num_prompts, num_kept):
         step = num_processes // math.gcd(num_prompts, num_processes)
         below, above = num_rollouts // step * step, -(-num_rollouts // step) * step
         nearest = " or ".join(str(value) for value in (below, above) if value >= num_kept)
@@ -38,22 +84,27 @@ def check_rollouts(args: GRPOConfig) -> None:
         )
 
 
+def _holds(args: GRPOConfig, num_prompts: int, num_kept: int) -> bool:
+    """Whether the rollouts would do for these numbers of prompts and of kept rollouts."""
+    num_rollouts = args.num_rollouts or 4 * num_kept
+    return num_rollouts >= num_kept and num_prompts * num_rollouts % args.world_size == 0
+
+
 def check_evaluation(args: GRPOConfig) -> None:
     """Check that evaluation batches hold whole groups. TRL does so only where `eval_strategy` is set."""
     group = args.num_generations_eval or args.num_generations
     rows, num_processes = args.per_device_eval_batch_size, args.world_size
-    if rows * num_processes % group == 0:
-        return
-    step = group // math.gcd(group, num_processes)
-    raise ValueError(
-        f"`per_device_eval_batch_size` is {rows!r}: {rows} rows x {num_processes} processes do not divide into groups "
-        f"of {group} (`num_generations_eval`, or else `num_generations`). Use a multiple of {step}, or set "
-        "`num_generations_eval` to a divisor of the rows."
-    )
+    if rows * num_processes % group != 0:
+        step = group // math.gcd(group, num_processes)
+        raise ValueError(
+            f"`per_device_eval_batch_size` is {rows!r}: {rows} rows x {num_processes} processes do not divide into "
+            f"groups of {group} (`num_generations_eval`, or else `num_generations`). Use a multiple of {step}, or set "
+            "`num_generations_eval` to a divisor of the rows."
+        )
 
 
 def check_dataset(args: GRPOConfig, train_dataset: Any) -> None:
-    """Check that a dataset fills at least one generation batch; TRL trains nothing if it does not."""
+    """Check that a dataset with a length fills at least one generation batch; TRL trains nothing if it does not."""
     num_prompts = prompts_per_generation(args)
     if isinstance(train_dataset, Dataset) and len(train_dataset) < num_prompts:
         raise ValueError(
@@ -62,40 +113,3 @@ def check_dataset(args: GRPOConfig, train_dataset: Any) -> None:
             "nothing would be trained. Add prompts, or lower `steps_per_generation`, `gradient_accumulation_steps` or "
             "`per_device_train_batch_size`."
         )
-
-
-def explain_group_error(args: GRPOConfig, error: ValueError) -> ValueError:
-    """Say what would do, where TRL complains that the generation batch does not hold whole micro-batches or groups."""
-    if "eval batch size" in str(error):
-        try:
-            check_evaluation(args)
-        except ValueError as explained:
-            return explained
-    batch, group = args.generation_batch_size, args.num_generations
-    if batch is None:  # refused before the batch is known
-        return error
-    rows = args.per_device_train_batch_size * args.world_size
-    if batch % rows != 0:
-        return ValueError(
-            f"`generation_batch_size` is {batch!r}, but it must be a whole number of micro-batches: "
-            f"`per_device_train_batch_size` {args.per_device_train_batch_size} x {args.world_size} processes. Use a "
-            f"multiple of {math.lcm(rows, group)}, which also holds whole groups of `num_generations` {group}."
-        )
-    if batch % group == 0:
-        return error
-    steps = group // math.gcd(rows, group)
-    groups = [size for size in range(2, batch + 1) if batch % size == 0 and _holds(args, batch // size, size)]
-    fitting = f"`num_generations` to one of {groups}, or " if groups else ""  # a single row holds no group
-    return ValueError(
-        f"`num_generations` is {group!r} (of `num_rollouts` {args.num_rollouts or 4 * group}), but it must divide the "
-        f"{batch} trained rows of a generation batch: `per_device_train_batch_size` {args.per_device_train_batch_size} "
-        f"x {args.world_size} processes x `steps_per_generation` {args.steps_per_generation} "
-        f"(`gradient_accumulation_steps` is {args.gradient_accumulation_steps}). Set {fitting}"
-        f"`steps_per_generation` to a multiple of {steps}."
-    )
-
-
-def _holds(args: GRPOConfig, num_prompts: int, num_kept: int) -> bool:
-    """Whether [`check_rollouts`] would accept a number of kept rollouts."""
-    num_rollouts = args.num_rollouts or 4 * num_kept
-    return num_rollouts >= num_kept and num_prompts * num_rollouts % args.world_size == 0

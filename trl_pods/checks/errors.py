@@ -1,21 +1,14 @@
-"""Errors of the user, and how the command line says them."""
+"""User errors, and how the command line reports them."""
 
 import os
 import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
 
 
 class SetupError(ValueError):
-    """What a user can mend in the recipe, on the command line or on the machine, said without a traceback."""
-
-
-def shown(value: Any) -> str:
-    """Show a value in a message, in 80 characters or fewer."""
-    text = repr(value)
-    return text if len(text) <= 80 else text[:77] + "..."
+    """A user error, in the recipe, on the command line or on the machine: reported without a traceback."""
 
 
 @contextmanager

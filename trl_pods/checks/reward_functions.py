@@ -1,55 +1,82 @@
 """
 Checking how reward functions are declared and what they return, with messages that name the function and the fix.
 
-TRL calls reward functions in the middle of `_calculate_rewards`. While it runs, each is replaced by one that calls it
-and looks at what it was given and what it gave back. What TRL can use passes with the same values. What a reward
-function raises itself is raised unchanged, but only once TRL has gathered the rewards, so that no process waits for one
-that is gone: until then its rewards are zeros.
+What TRL can use passes with the same values. What a reward function raises is raised unchanged, but only once TRL has
+gathered the rewards, so that no process waits for one that is gone: until then its rewards are zeros.
 """
 
 import functools
 import inspect
+import reprlib
 from collections.abc import Callable, Iterator, Mapping, Set
 from contextlib import contextmanager
 from typing import Any
 
 import torch
 
-from .all_ranks import raise_on_all
-from .errors import SetupError, shown
+from .all_ranks import fail_together, raise_on_all
+from .errors import SetupError
+from .rollout_func import checked_rollouts
+from .trl_seam import Host
 
 # What TRL passes to every reward function beside the columns of the dataset; the last only if there are any.
 FROM_TRL = ("prompts", "completions", "completion_ids", "trainer_state", "log_extra", "log_metric", "environments")
 
 
-@contextmanager
-def checked_rewards(trainer: Any) -> Iterator[None]:
-    """Check the reward functions of a trainer while it calculates rewards."""
-    raised: list[Exception] = []
-    named = list(zip(trainer.reward_func_names, trainer.reward_funcs, strict=True))
-    functions = [(name, function) for name, function in named if not isinstance(function, torch.nn.Module)]
+class CheckedRewards(Host):
+    """
+    Checks what reward functions and a `rollout_func` return, on all processes alike.
 
-    @functools.cache  # once, and for all functions before the first is called, because a call may cost much
-    def check_signatures(keywords: tuple[str, ...]) -> None:
-        for name, function in functions:
-            check_signature(name, function, keywords, columns_removed=trainer.args.remove_unused_columns)
+    Overrides `__init__` (wraps them) and `_calculate_rewards` (raises what they have met once all rewards are there).
+    """
 
-    original = trainer.reward_funcs
-    trainer.reward_funcs = [
-        function
-        if isinstance(function, torch.nn.Module)
-        # TRL 1.10 takes no callable object for async (1.16 does: https://github.com/huggingface/trl/pull/7213), and
-        # has an event loop to await it in only if something else is async.
-        else _checked(
-            name, function, check_signatures, raised, is_async=trainer._has_async_funcs and _is_async(function)
-        )
-        for name, function in named
-    ]
-    try:
-        yield
-    finally:
-        trainer.reward_funcs = original
-    raise_on_all(raised[0] if raised else None)
+    rollout_func: Any
+
+    def __init__(self, **kwargs):
+        super().__init__(**kwargs)
+        self._reward_errors: list[Exception] = []
+        self.reward_funcs = self._checked_reward_functions()
+        if self.rollout_func is not None:
+            self.rollout_func = checked_rollouts(self.rollout_func)
+
+    def _calculate_rewards(self, inputs, prompts, completions, completion_ids_list) -> torch.Tensor:
+        self._reward_errors.clear()
+        rewards_per_func = super()._calculate_rewards(inputs, prompts, completions, completion_ids_list)
+        raise_on_all(self._reward_errors[0] if self._reward_errors else None)
+        if self.log_completions:
+            with fail_together():
+                check_columns(self._pending_extra_logs, len(prompts))
+        return rewards_per_func
+
+    def _checked_reward_functions(self) -> list[Any]:
+        """The reward functions, each wrapped in its checks; reward models as they are."""
+        named = list(zip(self.reward_func_names, self.reward_funcs, strict=True))
+
+        @functools.cache  # once, and for all functions before the first is called, because a call may cost much
+        def check_signatures(keywords: tuple[str, ...]) -> None:
+            for name, function in named:
+                if not isinstance(function, torch.nn.Module):
+                    check_signature(name, function, keywords, columns_removed=self.args.remove_unused_columns)
+
+        def checked(name: str, function: Any) -> Any:
+            if isinstance(function, torch.nn.Module):
+                return function
+            # TRL 1.10 takes no callable object for async (1.16 does: https://github.com/huggingface/trl/pull/7213), and
+            # has an event loop to await it in only if something else is async.
+            is_async = self._has_async_funcs and _is_async(function)
+            return _checked(name, function, check_signatures, self._reward_errors, is_async=is_async)
+
+        return [checked(name, function) for name, function in named]
+
+
+def check_columns(columns: dict[str, list], num_rows: int) -> None:
+    """Check that each column that reward functions add to the completions table has one value per rollout."""
+    for name, values in columns.items():
+        if len(values) != num_rows:
+            raise SetupError(
+                f"`log_extra` was given {len(values)} values for the column {name!r}, but there are {num_rows} "
+                "rollouts. Pass one value per completion."
+            )
 
 
 def check_signature(name: str, function: Callable, keywords: tuple[str, ...], *, columns_removed: bool = False) -> None:
@@ -93,14 +120,14 @@ def check_rewards(name: str, rewards: Any, num_completions: int) -> list[float]:
 
 
 def _checked(
-    name: str, function: Callable, check_signatures: Callable, raised: list[Exception], *, is_async: bool
+    name: str, function: Callable, check_signatures: Callable, errors: list[Exception], *, is_async: bool
 ) -> Callable:
     @contextmanager
     def collect_errors() -> Iterator[None]:
         try:
             yield
         except Exception as error:
-            raised.append(error)
+            errors.append(error)
 
     async def call_async(**kwargs):
         with collect_errors():
@@ -114,7 +141,7 @@ def _checked(
             return check_rewards(name, function(**kwargs), len(kwargs["completions"]))
         return [0.0] * len(kwargs["completions"])
 
-    return call_async if is_async else call
+    return functools.update_wrapper(call_async if is_async else call, function)
 
 
 def _is_async(function: Any) -> bool:
@@ -166,4 +193,4 @@ def _wrong_return(name: str, value: Any, where: str = "") -> str:
 
 
 def _describe(value: Any) -> str:
-    return f"a `{type(value).__name__}`, {shown(value)}"
+    return f"a `{type(value).__name__}`, {reprlib.repr(value)}"

@@ -1,9 +1,7 @@
 """The private methods of `GRPOTrainer` that the trainer stands on, checked before it does."""
 
-import ast
 import inspect
-import textwrap
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from packaging.specifiers import SpecifierSet
 from trl import GRPOTrainer
@@ -20,9 +18,15 @@ SEAM = {
     "_get_train_sampler": ("self", "dataset"),
     "get_train_dataloader": ("self",),
     "_get_dataloader": ("self", "dataset", "description", "batch_size", "sampler_fn", "is_training", ...),
+    "_prepare_inputs": ("self", "generation_batch"),
     "log": ("self", "logs", ...),
     "training_step": ("self", "model", "inputs", "num_items_in_batch"),
 }
+
+if TYPE_CHECKING:
+    Host = GRPOTrainer
+else:
+    Host = object  # a mixin goes in front of any trainer that inherits these methods
 
 
 class Generated(NamedTuple):
@@ -39,39 +43,25 @@ class Generated(NamedTuple):
 
 
 def check_trl(version: str = trl_version, trainer: Any = GRPOTrainer) -> None:
-    """Check that the installed TRL is one that the trainer can stand on."""
+    """Raise an `ImportError` where the trainer cannot stand on the installed TRL."""
     if not SpecifierSet(SUPPORTED_TRL, prereleases=True).contains(version):
         raise ImportError(
             f"trl {version} is installed, but PODSGRPOTrainer supports trl{SUPPORTED_TRL}: "
             f"run `pip install 'trl{SUPPORTED_TRL}'`."
         )
-    way_out = f"install a release of trl{SUPPORTED_TRL} that trl-pods was tested on, or a newer trl-pods."
     for name, expected in SEAM.items():
         method = getattr(trainer, name, None)
         found = tuple(inspect.signature(method).parameters) if callable(method) else None
-        if not _matches(found, expected):
+        if not matches(found, expected):
             raise ImportError(
                 f"trl {version} has changed `GRPOTrainer.{name}` (expected parameters {expected}, found {found}), "
-                f"which PODSGRPOTrainer overrides: {way_out}"
+                f"which PODSGRPOTrainer overrides: install a release of trl{SUPPORTED_TRL} that trl-pods was tested "
+                "on, or a newer trl-pods."
             )
-    returned = _returned_names(trainer._generate)
-    if returned != Generated._fields:
-        raise ImportError(
-            f"trl {version} has changed what `GRPOTrainer._generate` returns (expected {Generated._fields}, found "
-            f"{returned}), which PODSGRPOTrainer narrows: {way_out}"
-        )
 
 
-def _returned_names(function: Any) -> tuple[str, ...]:
-    """Names of the variables in the function's last `return` of a tuple."""
-    tree = ast.parse(textwrap.dedent(inspect.getsource(function)))
-    tuples = [
-        node.value for node in ast.walk(tree) if isinstance(node, ast.Return) and isinstance(node.value, ast.Tuple)
-    ]
-    return tuple(ast.unparse(item) for item in tuples[-1].elts) if tuples else ()
-
-
-def _matches(found: tuple | None, expected: tuple) -> bool:
+def matches(found: tuple | None, expected: tuple) -> bool:
+    """Whether parameters are the expected ones, of which `...` allows more."""
     if found is None:
         return False
     if expected[-1] is ...:

@@ -1,7 +1,8 @@
 """
 Selecting rollouts: call a strategy with what it asks for, and check what it returns.
 
-Shapes: P prompts, n rollouts sampled per prompt, m rollouts kept per prompt, F reward functions.
+Shapes: P prompts, n rollouts sampled per prompt, m rollouts kept per prompt, F reward functions. K <= P prompts go on
+to the update.
 """
 
 import inspect
@@ -22,30 +23,35 @@ CONTEXT = ("rewards_per_func", "completion_lengths", "truncated", "generator", "
 
 @dataclass(frozen=True)
 class Selection:
-    """A generation batch as it was before narrowing, and which of its rollouts are kept. Tensors are on the CPU."""
+    """A generation batch as it was before narrowing, and what of it goes on. Tensors are on the CPU."""
 
-    prompts: list
+    prompts: list  # of this process's rows, as completions and images
     completions: list
     images: list | None
-    rewards_per_func: torch.Tensor
-    completion_lengths: torch.Tensor
-    kept: torch.Tensor
+    rewards_per_func: torch.Tensor  # (P, n, F) of all processes, NaN where a function gave none
+    completion_lengths: torch.Tensor  # (P, n) tokens that the model generated
+    kept: torch.Tensor  # (P, m) columns of the kept rollouts, ascending
+    trained_prompts: torch.Tensor  # (K,) prompts whose kept rollouts go on, ascending
 
     @property
-    def kept_rows(self) -> torch.Tensor:
-        """Places of the kept rollouts among all P n, ascending: long tensor of shape (P m,)."""
-        num_prompts, num_rollouts, _ = self.rewards_per_func.shape
-        return (torch.arange(num_prompts).unsqueeze(1) * num_rollouts + self.kept).flatten()
+    def trained_rows(self) -> torch.Tensor:
+        """Places of the rollouts that go on among all P n, ascending: long tensor of shape (K m,)."""
+        return self._rows(self.trained_prompts)
 
     @property
     def is_kept(self) -> torch.Tensor:
         """Whether each of all rollouts is kept: bool tensor of shape (P n,)."""
-        return torch.zeros(self.completion_lengths.numel(), dtype=torch.bool).scatter(0, self.kept_rows, True)
+        rows = self._rows(torch.arange(len(self.kept)))
+        return torch.zeros(self.completion_lengths.numel(), dtype=torch.bool).scatter(0, rows, True)
 
     @property
-    def kept_rewards_per_func(self) -> torch.Tensor:
-        """Rewards of the kept rollouts: float tensor of shape (P m, F)."""
-        return self.rewards_per_func.flatten(0, 1)[self.kept_rows]
+    def trained_rewards_per_func(self) -> torch.Tensor:
+        """Rewards of the rollouts that go on: float tensor of shape (K m, F)."""
+        return self.rewards_per_func.flatten(0, 1)[self.trained_rows]
+
+    def _rows(self, prompts: torch.Tensor) -> torch.Tensor:
+        num_rollouts = self.completion_lengths.size(1)
+        return (prompts.unsqueeze(1) * num_rollouts + self.kept[prompts]).flatten()
 
 
 def check_strategy_kwargs(name: str, strategy: Strategy, kwargs: Mapping[str, Any]) -> None:

@@ -85,8 +85,8 @@ def load_state(trainer: Any, checkpoint: Path | str) -> None:
         ) from error
     if changed:
         raise SetupError(
-            f"The checkpoint {str(checkpoint)!r} was saved with {', '.join(changed)}, so training cannot go on as it "
-            "was. Set what was, or start anew."
+            f"The checkpoint {str(checkpoint)!r} was saved with {', '.join(changed)}, so training cannot resume from "
+            "it. Set what was, or start from scratch."
         )
     trainer._step = state["step"]
     trainer._buffered_inputs = buffered or None

@@ -1,0 +1,301 @@
+"""
+Sampling n rollouts per prompt and going on with m of them, as a mixin in front of TRL's `GRPOTrainer`.
+
+Once a generation batch has been generated and scored, m of each prompt's n rollouts are selected and every per-row
+value is narrowed, in place, within `_generate`. The rest of TRL's code goes on as if only these rows had been
+generated: padding, old and reference log-probs, importance ratios, advantages, the denominators of the losses. So they
+cost what they cost for m rows, and all of TRL's options keep working because TRL's code still does them.
+
+Letters: P prompts per generation batch, n rollouts sampled and m kept per prompt, F reward functions, W processes.
+"""
+
+import functools
+import logging
+from collections import defaultdict, deque
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from accelerate.utils import broadcast, gather_object
+from datasets import Dataset
+from torch.utils.data import DataLoader, Sampler
+
+from ..checks.all_ranks import fail_together
+from ..checks.batch_sizes import check_dataset, check_evaluation, prompts_per_generation
+from ..checks.trl_seam import Generated, Host
+from ..strategies.registry import get_strategy
+from .completions_table import log_all_rollouts, tolerate_table_errors
+from .metrics import advantages_over_all, reward_metrics, selection_metrics, weighted_sum
+from .rows import add_extra_fields, columns_of, dataset_images, keep_rows, replace_columns
+from .selection import Selection, seeded_generator, select
+from .sizes import describe_batch, sized_for_rollouts
+
+logger = logging.getLogger(__name__)
+
+
+class DownSampling(Host):
+    """
+    Samples `num_rollouts` rollouts per prompt and goes on with `num_generations` of them.
+
+    Overrides `train` (says what a generation batch holds), `get_train_dataloader`, `_get_train_sampler` and
+    `_get_dataloader` (n rows per prompt), `get_eval_dataloader` (checks sizes), `_generate_and_score_completions`
+    (narrows what `_generate` returns; metrics and completions table over all rollouts) and `log`. `_generate` and
+    `_calculate_rewards` are called as the instance has them, overrides in subclasses included. Evaluation, and training
+    with n = m, are the host's.
+    """
+
+    def __init__(self, *, args, train_dataset=None, **kwargs):
+        check_dataset(args, train_dataset)
+        self._num_prompts = prompts_per_generation(args)
+        self.num_rollouts = args.num_rollouts
+        self._strategy = get_strategy(args.down_sampling)
+        self._selections_at = (-1, 0)  # optimizer step, and selections made at it
+        self._infinite: set[str] = set()  # reward functions that gave an infinite reward
+        with sized_for_rollouts(args):
+            super().__init__(args=args, train_dataset=train_dataset, **kwargs)
+        self.num_generations = args.num_generations
+        for table in ("rewards", "extra"):  # their columns take their length when first used, after this
+            self._logs[table] = defaultdict(functools.partial(deque, maxlen=self._num_prompts * self.num_rollouts))
+        self._selection_reward = _index_of(args.selection_reward, self.reward_func_names)
+        self._stop_tokens = _stop_tokens(self.model.generation_config, self._tokenizer)
+
+    def train(self, *args, **kwargs):
+        if self.accelerator.is_main_process:
+            logger.info(describe_batch(self.args, self.train_dataset))
+        result = super().train(*args, **kwargs)
+        if self.state.global_step == 0:
+            raise ValueError(
+                f"Nothing was trained: `train_dataset` gave fewer prompts than the {self._num_prompts} that one "
+                "generation batch takes. Give more prompts, or make the generation batch smaller."
+            )
+        return result
+
+    # The data: every prompt is drawn n times, in generation batches of P n rows.
+
+    def get_train_dataloader(self) -> DataLoader:
+        with self._sampling():
+            return super().get_train_dataloader()
+
+    def get_eval_dataloader(self, *args, **kwargs) -> DataLoader:
+        check_evaluation(self.args)
+        return super().get_eval_dataloader(*args, **kwargs)
+
+    def _get_train_sampler(self, dataset: Dataset | None = None) -> Sampler:
+        with self._sampling():
+            return super()._get_train_sampler(dataset)
+
+    def _get_dataloader(self, *args, **kwargs) -> DataLoader:
+        if kwargs.get("is_training"):  # the host counts the trained rows of this process
+            kwargs["batch_size"] = kwargs["batch_size"] * self.num_rollouts // self.args.num_generations
+        return super()._get_dataloader(*args, **kwargs)
+
+    @contextmanager
+    def _sampling(self) -> Iterator[None]:
+        """Show the host the sizes of what is sampled in place of what is trained."""
+        sizes = self.num_generations, self.args.generation_batch_size
+        self.num_generations = self.num_rollouts
+        self.args.generation_batch_size = self._num_prompts * self.num_rollouts
+        try:
+            yield
+        finally:
+            self.num_generations, self.args.generation_batch_size = sizes
+
+    # A generation batch: generate, score and select within `_generate`, then go on with the kept rows.
+
+    def _generate_and_score_completions(self, inputs: list[dict[str, Any]]) -> dict[str, Any]:
+        if not self.model.training or self.num_rollouts == self.num_generations:
+            if self.log_completions:
+                self._log_completion_extra("kept", [True] * len(inputs))
+            return super()._generate_and_score_completions(inputs)
+        rows = [dict(row) for row in inputs]  # copies, because they are narrowed and written into
+        selections: list[Selection] = []
+        generate, calculate_rewards = self._generate, self._calculate_rewards
+
+        def generate_and_narrow(prompts: list) -> Generated:
+            generated = self._generate_all(generate, rows, prompts)
+            rewards = calculate_rewards(rows, prompts, generated.completions, generated.completion_ids)
+            with self.measure("select"):
+                selections.append(self._select(prompts, generated, rewards))
+                self._log_kept_column(selections[0], len(prompts))
+                return self._narrow(selections[0], rows, prompts, generated)
+
+        def known_rewards(*args, **kwargs) -> torch.Tensor:
+            return selections[0].trained_rewards_per_func.to(self.accelerator.device)
+
+        with self._replaced(_generate=generate_and_narrow, _calculate_rewards=known_rewards):
+            output = super()._generate_and_score_completions(rows)
+        return self._with_all_rollouts_logged(selections[0], output)
+
+    @contextmanager
+    def _replaced(self, **methods: Callable) -> Iterator[None]:
+        """Put methods in the place of the instance's own, whoever has overridden those."""
+        own = {name: self.__dict__[name] for name in methods if name in self.__dict__}
+        self.__dict__.update(methods)
+        try:
+            yield
+        finally:
+            for name in methods:
+                del self.__dict__[name]
+            self.__dict__.update(own)
+
+    def _generate_all(self, generate: Callable, rows: list[dict[str, Any]], prompts: list) -> Generated:
+        with self._sampling():
+            generated = Generated(*generate(prompts))
+        if generated.images is None:  # the host would go back to those of all its rows
+            generated = generated._replace(images=dataset_images(rows))
+        with fail_together():
+            add_extra_fields(rows, generated, columns_of(generated, len(prompts)))
+        return generated
+
+    def _select(self, prompts: list, generated: Generated, rewards_per_func: torch.Tensor) -> Selection:
+        """Choose the rollouts to keep: on the main process, and for all."""
+        shape = (self._num_prompts, self.num_rollouts)
+        rewards_per_func = self._without_infinities(rewards_per_func.cpu()).view(*shape, -1)
+        lengths, truncated = (column.view(shape) for column in self._gathered_lengths(generated).unbind(dim=1))
+        context = {
+            "rewards_per_func": rewards_per_func,
+            "completion_lengths": lengths,
+            "truncated": truncated.bool(),
+            "generator": self._selection_generator(),
+            "step": self.state.global_step,
+        }
+        kept = torch.empty(self._num_prompts, self.num_generations, dtype=torch.long)
+        with fail_together():
+            if self.accelerator.is_main_process:
+                kept = self._chosen(context)
+        # One decides: another might see other floats, or have a strategy with a state or a random generator of its own.
+        kept = broadcast(kept.to(self.accelerator.device)).cpu()
+        return Selection(
+            prompts[:],
+            generated.completions,
+            generated.images,
+            rewards_per_func,
+            lengths,
+            kept,
+            torch.arange(self._num_prompts),
+        )
+
+    def _chosen(self, context: dict[str, Any]) -> torch.Tensor:
+        """What the strategy keeps, (P, m), by the rewards that it is to see."""
+        if self._selection_reward is None:
+            rewards = weighted_sum(context["rewards_per_func"], self.reward_weights.cpu())
+        else:
+            rewards = context["rewards_per_func"][..., self._selection_reward]
+        if self.args.exclude_truncated:
+            rewards = rewards.masked_fill(context["truncated"], torch.nan)
+        return select(
+            self.args.down_sampling,
+            self._strategy,
+            rewards,
+            self.num_generations,
+            kwargs=self.args.down_sampling_kwargs or {},
+            context=context,
+        )
+
+    def _narrow(self, selection: Selection, inputs: list, prompts: list, generated: Generated) -> Generated:
+        """Narrow all that the host goes on with to this process's share of the kept rows."""
+        lists: dict[str, list] = {"prompts": prompts, "inputs": inputs}
+        if self.environments is not None:  # the environments themselves cannot be sent, and are not used from here on
+            lists["environment names"] = self._batch_environments
+        has_images = generated.images is not None and dataset_images(inputs) is not None
+        narrowed = keep_rows(
+            {**lists, **columns_of(generated, len(prompts))},
+            selection.trained_rows,
+            num_rows=len(prompts),
+            process_index=self.accelerator.process_index,
+            num_processes=self.accelerator.num_processes,
+        )
+        for name, values in lists.items():
+            values[:] = narrowed.pop(name)
+        generated = replace_columns(generated, narrowed)
+        if not has_images and not any(generated.images or []):  # those that tools returned may all be dropped
+            generated = generated._replace(images=None)
+        return generated
+
+    def _without_infinities(self, rewards_per_func: torch.Tensor) -> torch.Tensor:
+        for i in rewards_per_func.isinf().any(dim=0).nonzero().flatten().tolist():
+            name = self.reward_func_names[i]
+            if name not in self._infinite and self.accelerator.is_main_process:
+                logger.warning(
+                    f"The reward function {name!r} gave an infinite reward at step {self.state.global_step}, or one "
+                    "too large for float32. Such rewards count as not given, as `None` does; return finite numbers."
+                )
+            self._infinite.add(name)
+        return rewards_per_func.masked_fill(rewards_per_func.isinf(), torch.nan)
+
+    def _gathered_lengths(self, generated: Generated) -> torch.Tensor:
+        """Tokens that the model generated, and whether the rollout was truncated, of all processes: (P n, 2)."""
+        lengths = map(len, generated.completion_ids) if generated.tool_mask is None else map(sum, generated.tool_mask)
+        truncated = (ids[-1] not in self._stop_tokens for ids in generated.completion_ids)
+        rows = torch.tensor(list(zip(lengths, truncated, strict=True)), device=self.accelerator.device)
+        return self.accelerator.gather(rows.long()).cpu()
+
+    def _selection_generator(self) -> torch.Generator:
+        # A step may see several generation batches; a resumed run must count them alike.
+        step = self.state.global_step
+        self._selections_at = (step, self._selections_at[1] + 1 if self._selections_at[0] == step else 0)
+        return seeded_generator(self.args.seed, *self._selections_at)
+
+    # Metrics and the completions table, which describe all n rollouts
+
+    def _with_all_rollouts_logged(self, selection: Selection, output: dict[str, Any]) -> dict[str, Any]:
+        if len(output["prompt_ids"]) * self.accelerator.num_processes != len(selection.trained_rows):
+            raise RuntimeError("`GRPOTrainer` did not go on with the kept rows. Install a supported version of TRL.")
+        weights, metrics = self.reward_weights.cpu(), self._metrics["train"]
+        for name, value in reward_metrics(selection.rewards_per_func, weights, self.reward_func_names).items():
+            metrics[name][-1] = value  # in place of the host's, over the kept rows
+        rewards = weighted_sum(selection.rewards_per_func, weights)
+        for name, value in selection_metrics(rewards, selection.kept, selection.completion_lengths).items():
+            metrics[name].append(value)
+        if self.args.advantage_statistics == "all":
+            output["advantages"] = self._advantages_over_all(selection).to(output["advantages"])
+        if self.log_completions:
+            log_all_rollouts(
+                self._logs, selection, self.reward_func_names, with_images=self._is_vlm and self.log_multimodal
+            )
+        return output
+
+    def _advantages_over_all(self, selection: Selection) -> torch.Tensor:
+        """Advantages of this process's rows, (K m / W,); also put in place of the host's in the table."""
+        advantages = advantages_over_all(
+            selection.rewards_per_func,
+            self.reward_weights.cpu(),
+            scale_rewards=self.scale_rewards,
+            aggregation=self.multi_objective_aggregation,
+        )
+        trained = advantages.flatten()[selection.trained_rows]
+        self._logs["advantages"].extend(trained.tolist())
+        return trained.view(self.accelerator.num_processes, -1)[self.accelerator.process_index]
+
+    def _log_kept_column(self, selection: Selection, num_rows: int) -> None:
+        """Add the column `kept` and give all processes the same columns, for the host to log with all n rollouts."""
+        if not self.log_completions:
+            return
+        first = self.accelerator.process_index * num_rows
+        pending = {**self._pending_extra_logs, "kept": selection.is_kept[first : first + num_rows].tolist()}
+        self._logs["extra"].clear()
+        self._pending_extra_logs.clear()
+        for name in sorted(set(gather_object(list(pending)))):
+            self._log_completion_extra(name, pending.get(name, [None] * num_rows))
+
+    def log(self, logs: dict[str, float], *args, **kwargs) -> None:
+        with tolerate_table_errors(self):
+            super().log(logs, *args, **kwargs)
+
+
+def _index_of(reward_name: str | None, names: list[str]) -> int | None:
+    if reward_name is None:
+        return None
+    if names.count(reward_name) != 1:
+        raise ValueError(
+            f"`selection_reward` is {reward_name!r}, but it must name exactly one reward function. The reward "
+            f"functions are {names}."
+        )
+    return names.index(reward_name)
+
+
+def _stop_tokens(generation_config: Any, tokenizer: Any) -> set[int | None]:
+    """Tokens that end a complete rollout, as TRL counts them from 1.11 on: all that the model or tokenizer declare."""
+    declared = generation_config.eos_token_id
+    return {*(declared if isinstance(declared, list) else [declared]), tokenizer.eos_token_id, tokenizer.pad_token_id}
