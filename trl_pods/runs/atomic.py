@@ -11,19 +11,7 @@ from ..checks.errors import SetupError
 
 @contextmanager
 def atomic_write(path: Path) -> Iterator[Path]:
-    """
-    Give a draft to write in the `with` block, which takes the file's place at its end.
-
-    Args:
-        path (`Path`):
-            The file. Its folder is made if it is missing.
-
-    Yields:
-        `Path`: The draft.
-
-    Raises:
-        SetupError: It cannot be written.
-    """
+    """Give a draft to write in the `with` block, which takes the file's place at its end."""
     draft = path.with_name(f"draft-{path.name}")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)

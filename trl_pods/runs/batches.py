@@ -13,16 +13,6 @@ def whole_batches(entries: list[dict[str, Any]], record: RunRecord) -> Iterator[
 
     An entry is a mean over the optimizer steps since the one before, and most steps of a generation batch sample
     nothing, so only groups that cover whole batches can be compared.
-
-    Args:
-        entries (`list[dict[str, Any]]`):
-            Entries of training, in order, each with its `step`.
-        record ([`RunRecord`]):
-            Sizes of the run.
-
-    Yields:
-        `list[dict[str, Any]]`: Entries that cover one or more generation batches and nothing else. What is left at the
-        end is left out.
     """
     steps = batches_per_step(record)
     group: list[dict[str, Any]] = []
@@ -35,14 +25,5 @@ def whole_batches(entries: list[dict[str, Any]], record: RunRecord) -> Iterator[
 
 
 def batches_per_step(record: RunRecord) -> Fraction:
-    """
-    Count the generation batches of an optimizer step.
-
-    Args:
-        record ([`RunRecord`]):
-            Sizes of the run.
-
-    Returns:
-        `Fraction`: Below 1 where a generation batch is trained on in several steps.
-    """
+    """Count the generation batches of an optimizer step."""
     return Fraction(record.gradient_accumulation_steps, record.steps_per_generation * record.num_iterations)

@@ -18,21 +18,7 @@ STATE = "trainer_state.json"  # the log, which is the last that is written of a 
 
 
 def read_log(folder: Path | str) -> list[dict[str, Any]]:
-    """
-    Read the log of a run.
-
-    Args:
-        folder (`Path` or `str`):
-            The run's `output_dir`, with the log itself (written by `trainer.save_state()`, as `trl-pods grpo` does at
-            the end) or with checkpoints, of which the last is read where that log is missing or cut off.
-
-    Returns:
-        `list[dict[str, Any]]`: The numbers that were logged, in order. Each entry has its `step`; those of evaluations
-        have metrics that begin with `eval_`.
-
-    Raises:
-        SetupError: There is no log, or it cannot be read.
-    """
+    """Read the log of a run."""
     path = Path(folder) / STATE
     try:
         return [_numbers(entry) for entry in read_state(folder)["log_history"]]
@@ -56,16 +42,7 @@ def _numbers(entry: dict[str, Any]) -> dict[str, Any]:
 
 
 def has_log(folder: Path | str) -> bool:
-    """
-    Tell whether a run has written its log itself to the end, not only those of checkpoints.
-
-    Args:
-        folder (`Path` or `str`):
-            The run's `output_dir`.
-
-    Returns:
-        `bool`: Whether it has. A kill or a full disk may leave a part of it.
-    """
+    """Tell whether a run has written its log itself to the end, not only those of checkpoints."""
     try:
         read_state(folder)
     except (OSError, ValueError):
@@ -74,18 +51,7 @@ def has_log(folder: Path | str) -> bool:
 
 
 def completions_tables(folder: Path | str) -> Iterator[pd.DataFrame]:
-    """
-    Read the completions tables of a run, one at a time.
-
-    Args:
-        folder (`Path` or `str`):
-            The run's `output_dir`.
-
-    Yields:
-        `pandas.DataFrame`: The rows of one table, in the order of the steps, with TRL's columns `step`, `prompt`,
-        `completion`, one for each reward function, `advantage`, and `kept`. There are none if the run did not set
-        `log_completions`. One that cannot be read is named in a warning.
-    """
+    """Read the completions tables of a run, one at a time."""
     for path in table_paths(folder):
         try:
             table = pd.read_parquet(path)
@@ -96,35 +62,13 @@ def completions_tables(folder: Path | str) -> Iterator[pd.DataFrame]:
 
 
 def table_paths(folder: Path | str) -> list[Path]:
-    """
-    Find the completions tables of a run.
-
-    Args:
-        folder (`Path` or `str`):
-            The run's `output_dir`.
-
-    Returns:
-        `list[Path]`: The tables' files, in the order of the steps.
-    """
+    """Find the completions tables of a run."""
     paths = (Path(folder) / "completions").glob("completions_*.parquet")
     return sorted(paths, key=lambda path: (len(path.name), path.name))  # steps have five digits or more
 
 
 def read_state(folder: Path | str) -> dict[str, Any]:
-    """
-    Read what transformers writes of a training beside its model: the log, and how far it is.
-
-    Args:
-        folder (`Path` or `str`):
-            A checkpoint, or the run's `output_dir` if the training saved it there.
-
-    Returns:
-        `dict`: The state. `log_history` is a list of dictionaries, each with a `step`.
-
-    Raises:
-        OSError: It is missing.
-        ValueError: It is cut off, or something else.
-    """
+    """Read what transformers writes of a training beside its model: the log, and how far it is."""
     state = json.loads((Path(folder) / STATE).read_text())
     entries = state.get("log_history") if isinstance(state, dict) else None
     if not isinstance(entries, list) or not all(isinstance(entry, dict) and "step" in entry for entry in entries):
@@ -133,16 +77,7 @@ def read_state(folder: Path | str) -> dict[str, Any]:
 
 
 def last_checkpoint_with_log(folder: Path | str) -> str | None:
-    """
-    Find the last checkpoint whose log can be read.
-
-    Args:
-        folder (`Path` or `str`):
-            The run's `output_dir`.
-
-    Returns:
-        `str`, *optional*: The checkpoint, or `None` if there is none. Later ones are named in a warning.
-    """
+    """Find the last checkpoint whose log can be read."""
     return last_without_fault(folder, fault_of_log)
 
 

@@ -26,14 +26,6 @@ def complete_model_card(path: Path, model_name: str, trainer: Any) -> None:
     """
     Complete the card that TRL wrote: say what was sampled and kept, and replace the `None` that TRL writes for a base
     model from a folder and for a model that has no place on the Hub.
-
-    Args:
-        path (`Path`):
-            The card. Changed in place.
-        model_name (`str`):
-            Name of the trained model.
-        trainer ([`PODSGRPOTrainer`]):
-            Trainer of the model.
     """
     card = ModelCard.load(path)
     if isinstance(trainer.accelerator.unwrap_model(trainer.model), PeftModel):

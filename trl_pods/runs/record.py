@@ -25,45 +25,7 @@ FILE = "pods_run.json"
 
 @dataclass(frozen=True)
 class RunRecord:
-    """
-    Sizes and settings of a run.
-
-    Args:
-        num_prompts (`int`):
-            P, prompts per generation batch, over all processes.
-        num_rollouts (`int`):
-            n, rollouts sampled per prompt.
-        num_generations (`int`):
-            m, rollouts trained per prompt.
-        down_sampling (`str`):
-            Rule that kept them.
-        per_device_train_batch_size (`int`):
-            Rows of a micro-batch on one process.
-        gradient_accumulation_steps (`int`):
-            Micro-batches per optimizer step.
-        steps_per_generation (`int`):
-            Micro-batches per generation batch.
-        num_iterations (`int`):
-            Times that each generation batch is trained on.
-        num_processes (`int`):
-            Processes that trained.
-        max_completion_length (`int`):
-            Tokens that a completion could have.
-        learning_rate (`float`):
-            Learning rate at the start.
-        seed (`int`):
-            Seed of the training.
-        reward_names (`list[str]`):
-            Reward functions, by their names in the log and in the completions tables.
-        reward_weights (`list[float]`):
-            Their weights.
-        model (`str`):
-            Name or folder of the start model.
-        device (`str`):
-            What it trained on.
-        versions (`dict[str, str]`):
-            Versions of trl_pods and what it stands on.
-    """
+    """Sizes and settings of a run."""
 
     num_prompts: int
     num_rollouts: int
@@ -85,16 +47,7 @@ class RunRecord:
 
     @classmethod
     def of(cls, trainer: Any) -> "RunRecord":
-        """
-        Describe a trainer.
-
-        Args:
-            trainer ([`PODSGRPOTrainer`]):
-                Trainer that has been built.
-
-        Returns:
-            [`RunRecord`]: The record.
-        """
+        """Describe a trainer."""
         args = trainer.args
         device = trainer.accelerator.device
         name = torch.cuda.get_device_name(device) if device.type == "cuda" else f"{device.type} {platform.machine()}"
@@ -111,19 +64,7 @@ class RunRecord:
 
     @classmethod
     def read(cls, folder: Path | str) -> "RunRecord":
-        """
-        Read the record of a run.
-
-        Args:
-            folder (`Path` or `str`):
-                The run's `output_dir`.
-
-        Returns:
-            [`RunRecord`]: The record.
-
-        Raises:
-            SetupError: There is none, or it is not a record of this version.
-        """
+        """Read the record of a run."""
         path = Path(folder) / FILE
         try:
             record = cls(**json.loads(path.read_text()))
@@ -140,16 +81,7 @@ class RunRecord:
             raise SetupError(f"{path} is no record of a run that this version can read: {error}.") from error
 
     def write(self, folder: Path | str) -> None:
-        """
-        Write the record.
-
-        Args:
-            folder (`Path` or `str`):
-                The run's `output_dir`. Made if it is missing.
-
-        Raises:
-            SetupError: It cannot be written.
-        """
+        """Write the record."""
         with atomic_write(Path(folder) / FILE) as draft:
             draft.write_text(json.dumps(dataclasses.asdict(self), indent=2) + "\n")
 
@@ -174,13 +106,7 @@ _FROM_ARGUMENTS = (
 
 
 class RunRecordCallback(TrainerCallback):
-    """
-    Writes the record when training starts.
-
-    Args:
-        trainer ([`PODSGRPOTrainer`]):
-            Trainer to describe.
-    """
+    """Writes the record when training starts."""
 
     def __init__(self, trainer: Any):
         self._trainer = trainer

@@ -19,30 +19,6 @@ def max_abs_advantage(rewards: torch.Tensor, num_kept: int) -> torch.Tensor:
     Unlike `max_variance` it may keep one side only: where most rollouts fail, the few successes and then failures.
 
     Source: CPPO (arXiv 2503.22342), within the prompt.
-
-    Costs O(n log n) time per prompt.
-
-    Ties, NaN, equal rewards and m = n: by the policy of all rules, see [`trl_pods.strategies`].
-
-    Args:
-        rewards (`torch.Tensor`):
-            Rewards of shape (P, n), NaN where unscored.
-        num_kept (`int`):
-            Rollouts to keep per prompt, m.
-
-    Returns:
-        `torch.Tensor`: Long tensor of shape (P, m) of distinct column indices.
-
-    Example:
-
-    ```python
-    >>> import torch
-    >>> from trl_pods.strategies import max_abs_advantage
-
-    >>> max_abs_advantage(torch.tensor([[0.0, 0.5, 0.4, 1.0, 0.4, 0.4]]), num_kept=2).sort().values
-    tensor([[0, 3]])
-
-    ```
     """
     deviation = _deviation(rewards).abs()
     largest = deviation.nan_to_num(nan=0.0).amax(dim=1, keepdim=True)
@@ -59,30 +35,6 @@ def max_advantage_variance(rewards: torch.Tensor, num_kept: int) -> torch.Tensor
     prompt.
 
     Source: D3S (arXiv 2509.22115), sample level.
-
-    Costs O(n log n) time per prompt.
-
-    Ties, NaN, equal rewards and m = n: by the policy of all rules, see [`trl_pods.strategies`].
-
-    Args:
-        rewards (`torch.Tensor`):
-            Rewards of shape (P, n), NaN where unscored.
-        num_kept (`int`):
-            Rollouts to keep per prompt, m.
-
-    Returns:
-        `torch.Tensor`: Long tensor of shape (P, m) of distinct column indices.
-
-    Example:
-
-    ```python
-    >>> import torch
-    >>> from trl_pods.strategies import max_advantage_variance
-
-    >>> max_advantage_variance(torch.tensor([[0.0, 0.5, 0.4, 1.0]]), num_kept=2).sort().values
-    tensor([[0, 3]])
-
-    ```
     """
     deviation = _deviation(rewards)
     num_scored = rewards.isfinite().sum(dim=1, keepdim=True)
@@ -99,30 +51,6 @@ def balanced(rewards: torch.Tensor, num_kept: int) -> torch.Tensor:
     the halves equal rather than the variance largest.
 
     Source: trl_pods.
-
-    Costs O(n log n) time per prompt.
-
-    Ties, NaN, equal rewards and m = n: by the policy of all rules, see [`trl_pods.strategies`].
-
-    Args:
-        rewards (`torch.Tensor`):
-            Rewards of shape (P, n), NaN where unscored.
-        num_kept (`int`):
-            Rollouts to keep per prompt, m.
-
-    Returns:
-        `torch.Tensor`: Long tensor of shape (P, m) of distinct column indices.
-
-    Example:
-
-    ```python
-    >>> import torch
-    >>> from trl_pods.strategies import balanced
-
-    >>> balanced(torch.tensor([[0.0, 0.5, 0.4, 1.0]]), num_kept=3).sort().values
-    tensor([[0, 1, 3]])
-
-    ```
     """
     return take_both_ends(ascending(rewards), num_kept, num_kept // 2)
 

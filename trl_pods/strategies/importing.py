@@ -9,16 +9,6 @@ from typing import Any
 def import_path(path: str) -> Any:
     """
     Import an attribute of a module by its dotted path, also from the current directory, as TRL does for `reward_funcs`.
-
-    Args:
-        path (`str`):
-            Import path, such as `"my_lib.rewards.my_reward"`.
-
-    Returns:
-        `Any`: The attribute.
-
-    Raises:
-        Exception: Whatever importing the module raises, or `AttributeError` if it lacks the attribute.
     """
     module_path, _, name = path.rpartition(".")
     if os.getcwd() not in sys.path:

@@ -17,33 +17,6 @@ def shortest(rewards: torch.Tensor, num_kept: int, *, completion_lengths: torch.
     were cut have a reward.
 
     Source: GFPO (arXiv 2508.09726), filter by response length.
-
-    Costs O(n log n) time per prompt.
-
-    Ties, NaN, equal rewards and m = n: by the policy of all rules, see [`trl_pods.strategies`].
-
-    Args:
-        rewards (`torch.Tensor`):
-            Rewards of shape (P, n), NaN where unscored.
-        num_kept (`int`):
-            Rollouts to keep per prompt, m.
-        completion_lengths (`torch.Tensor`):
-            Tokens of each rollout, of shape (P, n).
-
-    Returns:
-        `torch.Tensor`: Long tensor of shape (P, m) of distinct column indices.
-
-    Example:
-
-    ```python
-    >>> import torch
-    >>> from trl_pods.strategies import shortest
-
-    >>> lengths = torch.tensor([[7, 5, 9, 2]])
-    >>> shortest(torch.zeros(1, 4), num_kept=2, completion_lengths=lengths).sort().values
-    tensor([[1, 3]])
-
-    ```
     """
     return take_highest(-completion_lengths.double(), rewards, num_kept)
 
@@ -57,34 +30,6 @@ def reward_per_token(rewards: torch.Tensor, num_kept: int, *, completion_lengths
     longest.
 
     Source: GFPO (arXiv 2508.09726), filter by token efficiency.
-
-    Costs O(n log n) time per prompt.
-
-    Ties, NaN, equal rewards and m = n: by the policy of all rules, see [`trl_pods.strategies`].
-
-    Args:
-        rewards (`torch.Tensor`):
-            Rewards of shape (P, n), NaN where unscored.
-        num_kept (`int`):
-            Rollouts to keep per prompt, m.
-        completion_lengths (`torch.Tensor`):
-            Tokens of each rollout, of shape (P, n).
-
-    Returns:
-        `torch.Tensor`: Long tensor of shape (P, m) of distinct column indices.
-
-    Example:
-
-    ```python
-    >>> import torch
-    >>> from trl_pods.strategies import reward_per_token
-
-    >>> lengths = torch.tensor([[10, 5, 20, 10]])
-    >>> rewards = torch.tensor([[1.0, 1.0, 1.0, 0.0]])
-    >>> reward_per_token(rewards, num_kept=2, completion_lengths=lengths).sort().values
-    tensor([[0, 1]])
-
-    ```
     """
     return take_highest(rewards.double() / completion_lengths.clamp(min=1), rewards, num_kept)
 
@@ -103,34 +48,6 @@ def length_aware_max_variance(
     the highest rewards.
 
     Source: trl_pods, after PODS (arXiv 2504.13818).
-
-    Costs O(n log n) time per prompt and O(P n) memory.
-
-    Ties, NaN, equal rewards and m = n: by the policy of all rules, see [`trl_pods.strategies`].
-
-    Args:
-        rewards (`torch.Tensor`):
-            Rewards of shape (P, n), NaN where unscored.
-        num_kept (`int`):
-            Rollouts to keep per prompt, m.
-        completion_lengths (`torch.Tensor`):
-            Tokens of each rollout, of shape (P, n).
-
-    Returns:
-        `torch.Tensor`: Long tensor of shape (P, m) of distinct column indices.
-
-    Example:
-
-    ```python
-    >>> import torch
-    >>> from trl_pods.strategies import length_aware_max_variance
-
-    >>> lengths = torch.tensor([[9, 4, 8, 3]])
-    >>> rewards = torch.tensor([[1.0, 1.0, 0.0, 0.0]])
-    >>> length_aware_max_variance(rewards, num_kept=2, completion_lengths=lengths).sort().values
-    tensor([[1, 3]])
-
-    ```
     """
     # Unscored rollouts are kept by when they were generated, as by every rule.
     lengths = completion_lengths.masked_fill(~rewards.isfinite(), 0)

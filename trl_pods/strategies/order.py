@@ -31,18 +31,7 @@ class Ordered(NamedTuple):
 
 
 def ascending(rewards: torch.Tensor, then_by: torch.Tensor | None = None) -> Ordered:
-    """
-    Sort rollouts by reward, equal ones by another key if there is one, then by when they were generated.
-
-    Args:
-        rewards (`torch.Tensor`):
-            Float tensor of shape (P, n). A reward that is not finite counts as unscored.
-        then_by (`torch.Tensor`, *optional*):
-            Tensor of shape (P, n) that decides between equal rewards, lowest first.
-
-    Returns:
-        [`Ordered`]: The order.
-    """
+    """Sort rollouts by reward, equal ones by another key if there is one, then by when they were generated."""
     keys = rewards.double().numpy(force=True)
     scored = np.isfinite(keys)
     num_scored = scored.sum(axis=1, keepdims=True)
@@ -67,16 +56,6 @@ def spread_of_splits(order: Ordered, num_kept: int) -> NDArray[np.float64]:
     reward that is not yet in the set and removes the lowest of its high ones, so that the sum and the sum of squares
     change by differences, which are summed up. Works in float64 on rewards shifted by each prompt's lowest, so that a
     large common offset does not drown the differences.
-
-    Args:
-        order ([`Ordered`]):
-            The order.
-        num_kept (`int`):
-            m, at least 2.
-
-    Returns:
-        `np.ndarray`: Float64 array of shape (P, m - 1), for j = 1, ..., m - 1; meaningless for prompts with fewer than
-        m scored rollouts.
     """
     values = order.values
     if not order.all_scored:
@@ -91,34 +70,12 @@ def spread_of_splits(order: Ordered, num_kept: int) -> NDArray[np.float64]:
 
 
 def are_best(spread: NDArray[np.float64]) -> NDArray[np.bool_]:
-    """
-    Mark the splits whose variance is the largest, but for rounding (see `SAME_VARIANCE`).
-
-    Args:
-        spread (`np.ndarray`):
-            What [`spread_of_splits`] returns, of shape (P, m - 1).
-
-    Returns:
-        `np.ndarray`: Bool array of shape (P, m - 1).
-    """
+    """Mark the splits whose variance is the largest, but for rounding (see `SAME_VARIANCE`)."""
     return spread >= spread.max(axis=1, keepdims=True) * (1 - SAME_VARIANCE)
 
 
 def take_both_ends(order: Ordered, num_kept: int, num_low: NDArray[np.intp] | int) -> torch.Tensor:
-    """
-    Take the j lowest and the m - j highest rollouts; of a prompt with fewer than m scored ones, the first m.
-
-    Args:
-        order ([`Ordered`]):
-            The order.
-        num_kept (`int`):
-            m.
-        num_low (`np.ndarray` or `int`):
-            j, in [1, m - 1]: integer array of shape (P, 1), or the same for all prompts.
-
-    Returns:
-        `torch.Tensor`: Long tensor of shape (P, m).
-    """
+    """Take the j lowest and the m - j highest rollouts; of a prompt with fewer than m scored ones, the first m."""
     values, columns, num_scored, all_scored, rows, device = order
     if not all_scored:
         num_low = np.where(num_scored >= num_kept, num_low, num_kept)
@@ -136,20 +93,7 @@ def take_both_ends(order: Ordered, num_kept: int, num_low: NDArray[np.intp] | in
 
 
 def take_marked(order: Ordered, marked: NDArray[np.bool_], num_kept: int) -> torch.Tensor:
-    """
-    Take the rollouts at marked positions, or rather, of each run, as many from its start.
-
-    Args:
-        order ([`Ordered`]):
-            The order.
-        marked (`np.ndarray`):
-            Bool array of shape (P, n) with m positions marked for each prompt.
-        num_kept (`int`):
-            m.
-
-    Returns:
-        `torch.Tensor`: Long tensor of shape (P, m).
-    """
+    """Take the rollouts at marked positions, or rather, of each run, as many from its start."""
     run_start, _ = runs(order)
     num_marked = np.zeros_like(run_start)
     np.add.at(num_marked, (order.rows, run_start), marked)
@@ -159,35 +103,13 @@ def take_marked(order: Ordered, marked: NDArray[np.bool_], num_kept: int) -> tor
 
 
 def take_highest(keys: torch.Tensor, rewards: torch.Tensor, num_kept: int) -> torch.Tensor:
-    """
-    Take the rollouts of the highest keys, equal ones by when they were generated, unscored ones last.
-
-    Args:
-        keys (`torch.Tensor`):
-            Float tensor of shape (P, n).
-        rewards (`torch.Tensor`):
-            Float tensor of shape (P, n). A reward that is not finite counts as unscored.
-        num_kept (`int`):
-            m.
-
-    Returns:
-        `torch.Tensor`: Long tensor of shape (P, m).
-    """
+    """Take the rollouts of the highest keys, equal ones by when they were generated, unscored ones last."""
     keys = torch.where(rewards.isfinite(), keys, -torch.inf)
     return keys.argsort(dim=1, descending=True, stable=True)[:, :num_kept]
 
 
 def runs(order: Ordered) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
-    """
-    Find the run that each position is in.
-
-    Args:
-        order ([`Ordered`]):
-            The order.
-
-    Returns:
-        `tuple[np.ndarray, np.ndarray]`: Its first position and the one after its last, of shape (P, n).
-    """
+    """Find the run that each position is in."""
     values = order.values
     position = np.arange(values.shape[1])
     changes = values[:, 1:] != values[:, :-1]

@@ -19,29 +19,7 @@ def max_variance(rewards: torch.Tensor, num_kept: int) -> torch.Tensor:
     Source: PODS (arXiv 2504.13818).
 
     Between values of k of equal variance, but for two roundings of float32, the one with more of the highest rewards is
-    taken. Costs O(n log n) time per prompt and O(P n) memory.
-
-    Ties, NaN, equal rewards and m = n: by the policy of all rules, see [`trl_pods.strategies`].
-
-    Args:
-        rewards (`torch.Tensor`):
-            Rewards of shape (P, n), NaN where unscored.
-        num_kept (`int`):
-            Rollouts to keep per prompt, m.
-
-    Returns:
-        `torch.Tensor`: Long tensor of shape (P, m) of distinct column indices.
-
-    Example:
-
-    ```python
-    >>> import torch
-    >>> from trl_pods.strategies import max_variance
-
-    >>> max_variance(torch.tensor([[0.0, 0.5, 0.4, 1.0]]), num_kept=2).sort().values
-    tensor([[0, 3]])
-
-    ```
+    taken.
     """
     order = ascending(rewards)
     num_low = are_best(spread_of_splits(order, num_kept)).argmax(axis=1, keepdims=True) + 1  # the first of equals
@@ -53,31 +31,9 @@ def max_reward(rewards: torch.Tensor, num_kept: int) -> torch.Tensor:
     """
     Keep the m rollouts of highest reward.
 
-    It drops the failures that the policy could learn to avoid. Costs O(n log n) time per prompt.
+    It drops the failures that the policy could learn to avoid.
 
     Source: PODS (arXiv 2504.13818).
-
-    Ties, NaN, equal rewards and m = n: by the policy of all rules, see [`trl_pods.strategies`].
-
-    Args:
-        rewards (`torch.Tensor`):
-            Rewards of shape (P, n), NaN where unscored.
-        num_kept (`int`):
-            Rollouts to keep per prompt, m.
-
-    Returns:
-        `torch.Tensor`: Long tensor of shape (P, m) of distinct column indices.
-
-    Example:
-
-    ```python
-    >>> import torch
-    >>> from trl_pods.strategies import max_reward
-
-    >>> max_reward(torch.tensor([[0.0, 0.5, 0.4, 1.0]]), num_kept=2).sort().values
-    tensor([[1, 3]])
-
-    ```
     """
     return take_highest(rewards, rewards, num_kept)
 
@@ -87,34 +43,9 @@ def random(rewards: torch.Tensor, num_kept: int, *, generator: torch.Generator) 
     """
     Keep m rollouts drawn uniformly without replacement.
 
-    The kept group has the statistics of a plain group of m. Rewards decide only which rollouts are scored. Costs
-    O(n log n) time per prompt.
+    The kept group has the statistics of a plain group of m. Rewards decide only which rollouts are scored.
 
     Source: PODS (arXiv 2504.13818).
-
-    Ties, NaN, equal rewards and m = n: by the policy of all rules, see [`trl_pods.strategies`].
-
-    Args:
-        rewards (`torch.Tensor`):
-            Rewards of shape (P, n), NaN where unscored.
-        num_kept (`int`):
-            Rollouts to keep per prompt, m.
-        generator (`torch.Generator`):
-            Source of the draw; the global generators are left alone.
-
-    Returns:
-        `torch.Tensor`: Long tensor of shape (P, m) of distinct column indices.
-
-    Example:
-
-    ```python
-    >>> import torch
-    >>> from trl_pods.strategies import random
-
-    >>> random(torch.zeros(1, 8), num_kept=8, generator=torch.Generator().manual_seed(0)).sort().values
-    tensor([[0, 1, 2, 3, 4, 5, 6, 7]])
-
-    ```
     """
     keys = torch.rand(rewards.shape, generator=generator, device=generator.device).to(rewards.device)
     return take_highest(keys, rewards, num_kept)
@@ -126,32 +57,9 @@ def percentile(rewards: torch.Tensor, num_kept: int) -> torch.Tensor:
     Keep the m rollouts at the (i - 0.5) / m quantiles of the reward, for i = 1, ..., m.
 
     The kept group has the shape of the reward distribution. The quantile q of s scored rewards is the one at position
-    floor(q s) of their ascending order, counted from 0; these positions are distinct because s >= m. Costs O(n log n)
-    time per prompt.
+    floor(q s) of their ascending order, counted from 0; these positions are distinct because s >= m.
 
     Source: PODS (arXiv 2504.13818).
-
-    Ties, NaN, equal rewards and m = n: by the policy of all rules, see [`trl_pods.strategies`].
-
-    Args:
-        rewards (`torch.Tensor`):
-            Rewards of shape (P, n), NaN where unscored.
-        num_kept (`int`):
-            Rollouts to keep per prompt, m.
-
-    Returns:
-        `torch.Tensor`: Long tensor of shape (P, m) of distinct column indices.
-
-    Example:
-
-    ```python
-    >>> import torch
-    >>> from trl_pods.strategies import percentile
-
-    >>> percentile(torch.tensor([[0.0, 0.1, 0.2, 0.3, 0.4, 0.5]]), num_kept=3).sort().values
-    tensor([[1, 3, 5]])
-
-    ```
     """
     order = ascending(rewards)
     i = np.arange(1, num_kept + 1)
