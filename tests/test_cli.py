@@ -197,7 +197,7 @@ def test_case_17_resuming_finds_the_last_complete_checkpoint_or_says_that_there_
     again = ["--config", path, "--max_steps", "3", "--resume_from_checkpoint", "true"]
     trainer = grpo.run(again)
     assert [entry["step"] for entry in trainer.state.log_history if "reward" in entry] == [1, 2, 3]
-    assert "checkpoint-9' is passed over: it was not written to the end" in caplog.text
+    assert "checkpoint-9' is skipped: it was not written to the end" in caplog.text
 
 
 def test_a_dry_run_says_what_would_be_trained_and_trains_nothing(in_tmp, model_path, capsys):

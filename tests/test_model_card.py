@@ -40,7 +40,7 @@ def test_the_card_saved_with_a_checkpoint_says_what_was_done(peft_config, model_
     assert {"trl", "grpo", "pods"} <= set(card.data.tags)
     assert card.data.library_name == ("transformers" if peft_config is None else "peft")
     assert "8 completions were sampled (`num_rollouts`) and 4 of them were kept (`num_generations`)" in card.text
-    assert "by the rule `percentile` (`down_sampling`)" in card.text
+    assert "by the strategy `percentile` (`down_sampling`)" in card.text
     assert "https://huggingface.co/papers/2504.13818" in card.text, "PODS"
     assert "https://huggingface.co/papers/2402.03300" in card.text, "GRPO"
     assert card.text.index("8 completions were sampled") < card.text.index("### Framework versions")

@@ -32,7 +32,7 @@ def test_the_paper_s_rules_are_built_in():
 
 
 def test_a_taken_name_is_refused_and_both_owners_named():
-    with pytest.raises(ValueError, match=r"'random'.*trl_pods\.strategies\.paper\.random.*test_registry\.first"):
+    with pytest.raises(ValueError, match=r"'random'.*trl_pods\.strategies\.builtin\.random.*test_registry\.first"):
         register_strategy("random")(first)
 
 

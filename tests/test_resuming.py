@@ -152,7 +152,7 @@ def test_true_resumes_from_the_last_checkpoint_that_is_complete(model_path, tmp_
     assert last_complete_checkpoint(tmp_path) == str(tmp_path / "checkpoint-2")
     trainer = make_trainer(model_path, tmp_path, max_steps=4)
     trainer.train(resume_from_checkpoint=True)
-    assert "checkpoint-3' is passed over: it was not written to the end" in caplog.text
+    assert "checkpoint-3' is skipped: it was not written to the end" in caplog.text
     assert [log["step"] for log in trainer.state.log_history if "reward" in log] == [2, 4]
 
 

@@ -10,9 +10,8 @@ from typing import Any
 import numpy as np
 
 from ..checks.errors import SetupError
-from ..runs.batches import whole_batches
 from ..runs.log import read_log
-from ..runs.record import RunRecord
+from ..runs.record import RunRecord, whole_batches
 from ..timing import PHASES
 from ..wall_clock import METRIC as TRAIN_SECONDS
 from .curves import Curve

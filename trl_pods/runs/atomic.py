@@ -1,4 +1,4 @@
-"""Files that are written whole or not at all, whatever ends the process."""
+"""Atomic writes, whatever ends the process."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager

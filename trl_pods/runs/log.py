@@ -56,7 +56,7 @@ def completions_tables(folder: Path | str) -> Iterator[pd.DataFrame]:
         try:
             table = pd.read_parquet(path)
         except (OSError, ValueError) as error:  # a run that is killed may leave a file half written
-            logger.warning(f"{path} cannot be read, so it is passed over: {error}")
+            logger.warning(f"{path} cannot be read, so it is skipped: {error}")
         else:
             yield table
 
@@ -96,7 +96,7 @@ def last_without_fault(folder: Path | str, fault_of: Callable[[Path], str | None
         fault = fault_of(checkpoint)
         if fault is None:
             return str(checkpoint)
-        logger.warning(f"The checkpoint {str(checkpoint)!r} is passed over: {fault}.")
+        logger.warning(f"The checkpoint {str(checkpoint)!r} is skipped: {fault}.")
     return None
 
 

@@ -48,6 +48,6 @@ def _describe_run(args: Any) -> str:
     grpo = f"[{paper['title']}](https://huggingface.co/papers/{paper['id']})"
     return (
         f"Of each prompt, {args.num_rollouts} completions were sampled (`num_rollouts`) and {args.num_generations} of "
-        f"them were kept (`num_generations`) by the rule `{args.down_sampling}` (`down_sampling`). The kept ones were "
-        f"trained on with GRPO, introduced in {grpo}."
+        f"them were kept (`num_generations`) by the strategy `{args.down_sampling}` (`down_sampling`). The kept ones "
+        f"were trained on with GRPO, introduced in {grpo}."
     )

@@ -1,5 +1,5 @@
 """
-What a run was: written into its `output_dir` when training starts, and read by `trl-pods plan`, `report`, `compare`.
+What a run was: written into its `output_dir` when training starts, and read by `trl-pods report` and `compare`.
 
 TRL saves its arguments as a pickle, which is not safe to read from a folder that someone else has made.
 """
@@ -7,7 +7,9 @@ TRL saves its arguments as a pickle, which is not safe to read from a folder tha
 import dataclasses
 import json
 import platform
+from collections.abc import Iterator
 from dataclasses import dataclass
+from fractions import Fraction
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -27,9 +29,9 @@ FILE = "pods_run.json"
 class RunRecord:
     """Sizes and settings of a run."""
 
-    num_prompts: int
-    num_rollouts: int
-    num_generations: int
+    num_prompts: int  # P, per generation batch, over all processes
+    num_rollouts: int  # n
+    num_generations: int  # m
     down_sampling: str
     per_device_train_batch_size: int
     gradient_accumulation_steps: int
@@ -67,11 +69,7 @@ class RunRecord:
         """Read the record of a run."""
         path = Path(folder) / FILE
         try:
-            record = cls(**json.loads(path.read_text()))
-            wrong = [name for name in _SIZES if not isinstance(getattr(record, name), int)]
-            if wrong:
-                raise TypeError(f"{wrong} should be whole numbers")
-            return record
+            return cls(**json.loads(path.read_text()))
         except OSError as error:
             raise SetupError(
                 f"{str(folder)!r} holds no {FILE} ({error.strerror}), which a training with trl_pods writes into its "
@@ -86,10 +84,6 @@ class RunRecord:
             draft.write_text(json.dumps(dataclasses.asdict(self), indent=2) + "\n")
 
 
-_SIZES = (
-    *("num_prompts", "num_rollouts", "num_generations", "per_device_train_batch_size", "gradient_accumulation_steps"),
-    *("steps_per_generation", "num_iterations", "num_processes"),
-)
 _PACKAGES = ("trl", "transformers", "torch")
 _FROM_ARGUMENTS = (
     "num_rollouts",
@@ -114,3 +108,25 @@ class RunRecordCallback(TrainerCallback):
     def on_train_begin(self, args, state, control, **kwargs) -> None:
         if state.is_world_process_zero:
             RunRecord.of(self._trainer).write(args.output_dir)
+
+
+def whole_batches(entries: list[dict[str, Any]], record: RunRecord) -> Iterator[list[dict[str, Any]]]:
+    """
+    Group the entries of a log into whole generation batches.
+
+    An entry is a mean over the optimizer steps since the one before, and most steps of a generation batch sample
+    nothing, so only groups that cover whole batches can be compared.
+    """
+    steps = batches_per_step(record)
+    group: list[dict[str, Any]] = []
+    covered = 0
+    for entry in entries:
+        group.append(entry)
+        if (entry["step"] - covered) * steps % 1 == 0:
+            yield group
+            group, covered = [], entry["step"]
+
+
+def batches_per_step(record: RunRecord) -> Fraction:
+    """Count the generation batches of an optimizer step."""
+    return Fraction(record.gradient_accumulation_steps, record.steps_per_generation * record.num_iterations)

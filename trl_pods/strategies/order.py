@@ -1,8 +1,8 @@
 """
-The order in which rules take rollouts, and the policy on ties and missing rewards that all of them share.
+The order in which strategies take rollouts, and the policy on ties and missing rewards that all of them share.
 
 Shapes: P prompts, n rollouts sampled per prompt, m rollouts kept per prompt. A run is a stretch of exactly equal
-rewards in ascending order. Of the rollouts of a run, a rule takes the first, whichever end of the order it counts from.
+rewards in ascending order. Of a run, a strategy takes the first rollouts, whichever end it counts from.
 
 This is NumPy, on the CPU: rewards are few, their indices are needed there to pick completions, and a call of NumPy
 costs a fraction of one of torch. Rewards on a GPU are fetched once for all prompts.

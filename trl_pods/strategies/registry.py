@@ -96,7 +96,7 @@ def get_strategy(name: str) -> "Strategy":
     Args:
         name (`str`):
             Registered name such as `"max_variance"`, name in the entry-point group `trl_pods.strategies`, or a dotted
-            import path such as `"my_lib.strategies.my_rule"` (also found in the current directory).
+            import path such as `"my_lib.strategies.my_strategy"` (also found in the current directory).
 
     Returns:
         `Callable`: The strategy, see [`register_strategy`] for its contract.
