@@ -31,36 +31,7 @@ from .recipe import Recipe
 
 @dataclass
 class PODSScriptArguments(GRPOScriptArguments):
-    """
-    Arguments of the script beside those of the trainer, the model and the launcher.
-
-    Args:
-        setup_func (`str`, *optional*):
-            Dotted import path of a function that makes what the recipe needs before it is loaded. It is called by one
-            process, with `model_name_or_path` and `dataset_name`, and with `task_kwargs` if they are set.
-        dataset_adapter (`str`, *optional*):
-            Adapter that turns the columns of a published dataset into prompts and reward columns: `gsm8k`, `math`,
-            `math_500`, `question_answer` or `reasoning_gym` (then `dataset_name` is a task). Defaults to a dataset
-            that has prompts.
-        system_prompt (`str`, *optional*):
-            System prompt that the adapter puts before each question.
-        question_column (`str`, *optional*):
-            Column of the questions. Defaults to the adapter's.
-        answer_column (`str`, *optional*):
-            Column of the right answers. Defaults to the adapter's.
-        task_kwargs (`dict` or `str`, *optional*):
-            Settings of the reasoning-gym task, and `size`, `test_size` and `seed` of its data.
-        max_prompt_length (`int`, *optional*):
-            Tokens that a prompt may have. Longer ones are left out, and counted.
-        max_seconds (`float`, *optional*):
-            Seconds of training after which to stop, not counting evaluation.
-        save_seconds (`float`, *optional*):
-            Seconds of training between checkpoints, not counting evaluation.
-        eval_seconds (`float`, *optional*):
-            Seconds of training between evaluations.
-        dry_run (`bool`, *optional*, defaults to `False`):
-            Whether to parse, build what can be built offline, print what would be trained, and stop.
-    """
+    """Arguments of the script beside those of the trainer, the model and the launcher."""
 
     setup_func: str | None = field(
         default=None,
@@ -144,13 +115,7 @@ class Arguments(NamedTuple):
 
 
 class RecipeParser(TrlParser):
-    """
-    Parser of command-line arguments and of a recipe, which the former override.
-
-    Args:
-        prog (`str`, *optional*):
-            Name of the command, for its help.
-    """
+    """Parser of command-line arguments and of a recipe, which the former override."""
 
     def __init__(self, prog: str | None = None):
         super().__init__(
@@ -159,19 +124,7 @@ class RecipeParser(TrlParser):
         self.add_argument("--config", metavar="RECIPE", help="YAML file with values for these options.")
 
     def parse(self, arguments: list[str]) -> Arguments:
-        """
-        Parse the command line and the recipe that it names.
-
-        Args:
-            arguments (`list[str]`):
-                Command-line arguments.
-
-        Returns:
-            [`Arguments`]: What they say.
-
-        Raises:
-            SetupError: An option is unknown, or a value is wrong or does not fit the others.
-        """
+        """Parse the command line and the recipe that it names."""
         namespace, rest = self.parse_known_args(arguments)
         recipe = Recipe(namespace.config)
         recipe.overridden = {action.dest for action in self._actions if _is_given(action, arguments)}
@@ -238,16 +191,7 @@ class RecipeParser(TrlParser):
 
 @contextmanager
 def explained(recipe: Recipe, *more: type[Exception]) -> Iterator[None]:
-    """
-    Turn errors of the `with` block that a user can mend into a [`SetupError`] that names the recipe's line.
-
-    Args:
-        recipe ([`Recipe`]):
-            Recipe whose options the errors may be about.
-        *more (`type[Exception]`):
-            Kinds of exceptions to turn, beside `ValueError`, `ImportError`, `OSError` and those of datasets,
-            and `NotImplementedError` of TRL.
-    """
+    """Turn errors of the `with` block that a user can mend into a [`SetupError`] that names the recipe's line."""
     try:
         yield
     except SetupError:

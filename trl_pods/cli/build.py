@@ -26,21 +26,7 @@ TRL_REWARDS = ("accuracy_reward", "reasoning_accuracy_reward", "think_format_rew
 
 
 def make_trainer(arguments: Arguments, data: Any) -> PODSGRPOTrainer:
-    """
-    Make the trainer.
-
-    Args:
-        arguments ([`Arguments`]):
-            Parsed arguments.
-        data (`DatasetDict` or `IterableDatasetDict`):
-            What [`load_data`] gave.
-
-    Returns:
-        [`PODSGRPOTrainer`]: The trainer.
-
-    Raises:
-        ValueError: Something that the arguments name is missing or does not fit.
-    """
+    """Make the trainer."""
     script, training, model = arguments.script, arguments.training, arguments.model
     training.model_init_kwargs = {
         "revision": model.model_revision,
@@ -68,19 +54,7 @@ def make_trainer(arguments: Arguments, data: Any) -> PODSGRPOTrainer:
 
 
 def load_setup(arguments: Arguments) -> Callable[[], None] | None:
-    """
-    Import the recipe's `setup_func`.
-
-    Args:
-        arguments ([`Arguments`]):
-            Parsed arguments.
-
-    Returns:
-        `Callable`, *optional*: The function with its arguments in place, or `None` if there is none.
-
-    Raises:
-        ValueError: There is no model to train, or the function cannot be imported.
-    """
+    """Import the recipe's `setup_func`."""
     script, model = arguments.script, arguments.model
     if model.model_name_or_path is None:
         raise ValueError("There is no model to train. Set `model_name_or_path`.")
@@ -92,19 +66,7 @@ def load_setup(arguments: Arguments) -> Callable[[], None] | None:
 
 
 def load_data(arguments: Arguments) -> Any:
-    """
-    Load the dataset, or the mixture of datasets, with prompts as TRL takes them.
-
-    Args:
-        arguments ([`Arguments`]):
-            Parsed arguments.
-
-    Returns:
-        `DatasetDict` or `IterableDatasetDict`: Its splits.
-
-    Raises:
-        ValueError: There is none, or the adapter does not fit its columns.
-    """
+    """Load the dataset, or the mixture of datasets, with prompts as TRL takes them."""
     script, training = arguments.script, arguments.training
     tokenizer = functools.cache(functools.partial(_load_tokenizer, arguments))  # once, if at all
     with training.main_process_first(desc="data"):  # the others find it in the cache
@@ -128,19 +90,7 @@ def load_data(arguments: Arguments) -> Any:
 
 
 def load_rewards(arguments: Arguments) -> list[Any]:
-    """
-    Load the reward model and the reward functions.
-
-    Args:
-        arguments ([`Arguments`]):
-            Parsed arguments.
-
-    Returns:
-        `list`: Names of models and functions, as the trainer takes them.
-
-    Raises:
-        ValueError: There is none, or one cannot be found.
-    """
+    """Load the reward model and the reward functions."""
     model, names = arguments.script.reward_model_name_or_path, arguments.script.reward_funcs
     if not model and not names:
         raise ValueError(
@@ -151,19 +101,7 @@ def load_rewards(arguments: Arguments) -> list[Any]:
 
 
 def checkpoint_to_resume(arguments: Arguments) -> str | None:
-    """
-    Find the checkpoint that `resume_from_checkpoint` means: a folder, or `true` for the last one in `output_dir`.
-
-    Args:
-        arguments ([`Arguments`]):
-            Parsed arguments.
-
-    Returns:
-        `str`, *optional*: Folder of the checkpoint, or `None` to start anew.
-
-    Raises:
-        ValueError: There is no such checkpoint, or it is not complete.
-    """
+    """Find the checkpoint that `resume_from_checkpoint` means: a folder, or `true` for the last one in `output_dir`."""
     training = arguments.training
     wanted = str(training.resume_from_checkpoint or "no")
     if wanted.lower() in ("no", "false", "none"):

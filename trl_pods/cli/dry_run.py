@@ -19,16 +19,7 @@ from .launch import planned_world_size
 
 
 def report(arguments: Arguments) -> None:
-    """
-    Print what the arguments would train, and what of it could not be built on this machine.
-
-    Args:
-        arguments ([`Arguments`]):
-            Parsed arguments.
-
-    Raises:
-        SetupError: Something that could be built does not fit.
-    """
+    """Print what the arguments would train, and what of it could not be built on this machine."""
     missing: list[str] = []
     training, launch = arguments.training, arguments.launch
     with arguments.explained():

@@ -25,22 +25,7 @@ LAUNCHED = "TRL_PODS_LAUNCHED"  # marks the processes that were launched, as acc
 
 
 class LaunchOptions:
-    """
-    Options of `accelerate launch`.
-
-    Args:
-        arguments (`list[str]`, *optional*):
-            Command-line arguments for it, or `--accelerate_config` with a file or the name of one that TRL ships,
-            such as `zero2`. Later ones override earlier ones.
-        use_cpu (`bool`, *optional*, defaults to `False`):
-            Whether the training leaves GPUs alone, so that their number is not the default number of processes.
-        in_new_process (`bool`, *optional*, defaults to `False`):
-            Whether one process must be started too, so that it begins with the variables of the environment that are
-            set now.
-
-    Raises:
-        SetupError: A value is wrong.
-    """
+    """Options of `accelerate launch`."""
 
     def __init__(self, arguments: list[str] | None = None, use_cpu: bool = False, in_new_process: bool = False):
         self._default_number = 1 if use_cpu else max(1, torch.cuda.device_count())
@@ -52,12 +37,7 @@ class LaunchOptions:
 
     @staticmethod
     def names() -> list[str]:
-        """
-        List all options.
-
-        Returns:
-            `list[str]`: Their names, with underscores.
-        """
+        """List all options."""
         return ["accelerate_config", *_actions()]
 
     @property
@@ -78,17 +58,7 @@ class LaunchOptions:
         return not is_launched() and (configured or self._default_number > 1)
 
     def launch(self, arguments: list[str]) -> None:
-        """
-        Run the training script in as many processes as the options say.
-
-        Args:
-            arguments (`list[str]`):
-                Command-line arguments of the script.
-
-        Raises:
-            SetupError: The options do not fit each other.
-            SystemExit: A process failed, and has said why.
-        """
+        """Run the training script in as many processes as the options say."""
         options = self._parse(arguments)
         os.environ[LAUNCHED] = "1"
         try:
@@ -119,18 +89,7 @@ class LaunchOptions:
 
 
 def from_recipe(recipe: Recipe, name: str) -> list[str]:
-    """
-    Turn an option of a recipe into arguments of the launcher.
-
-    Args:
-        recipe ([`Recipe`]):
-            The recipe.
-        name (`str`):
-            One of [`LaunchOptions.names`].
-
-    Returns:
-        `list[str]`: The arguments. A file is looked for in the current folder, then beside the recipe.
-    """
+    """Turn an option of a recipe into arguments of the launcher."""
     if name != "accelerate_config" and _actions()[name].nargs == 0:
         value = recipe.plain(name)
         if not isinstance(value, bool):
@@ -144,24 +103,13 @@ def from_recipe(recipe: Recipe, name: str) -> list[str]:
 
 
 def is_launched() -> bool:
-    """
-    Tell whether a launcher started this process as one of several.
-
-    Returns:
-        `bool`: Whether it did.
-    """
+    """Tell whether a launcher started this process as one of several."""
     return LAUNCHED in os.environ or ("LOCAL_RANK" in os.environ and "WORLD_SIZE" in os.environ)
 
 
 @contextmanager
 def planned_world_size(num_processes: int) -> Iterator[None]:
-    """
-    Check batch sizes, in the `with` block, for the processes that there will be rather than for this one alone.
-
-    Args:
-        num_processes (`int`):
-            How many there will be.
-    """
+    """Check batch sizes, in the `with` block, for the processes that there will be rather than for this one alone."""
     if is_launched():
         yield
         return

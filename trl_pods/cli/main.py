@@ -17,13 +17,7 @@ examples:
 
 
 def main(arguments: list[str] | None = None) -> None:
-    """
-    Run a command.
-
-    Args:
-        arguments (`list[str]`, *optional*):
-            Command-line arguments. Defaults to those of the process.
-    """
+    """Run a command."""
     arguments = sys.argv[1:] if arguments is None else arguments
     parser = argparse.ArgumentParser(
         prog="trl-pods", description=__doc__, epilog=EXAMPLES, formatter_class=argparse.RawDescriptionHelpFormatter

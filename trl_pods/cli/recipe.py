@@ -24,16 +24,7 @@ class Entry(NamedTuple):
 
 
 class Recipe:
-    """
-    The options of a YAML file, by name.
-
-    Args:
-        path (`str`, *optional*):
-            File of the recipe. Defaults to a recipe without any options.
-
-    Raises:
-        SetupError: The file cannot be read, is no YAML, is no mapping, or gives an option twice.
-    """
+    """The options of a YAML file, by name."""
 
     def __init__(self, path: str | None = None):
         self.path = path
@@ -58,48 +49,18 @@ class Recipe:
             self.entries[name] = Entry(line, value)
 
     def where(self, name: str) -> str:
-        """
-        Say where an option is given.
-
-        Args:
-            name (`str`):
-                Name of an option of the recipe.
-
-        Returns:
-            `str`: File and line, such as `"recipe.yaml:12"`.
-        """
+        """Say where an option is given."""
         return f"{self.path}:{self.entries[name].line}"
 
     def plain(self, name: str) -> Any:
-        """
-        Give the value of an option as YAML reads it.
-
-        Args:
-            name (`str`):
-                Name of an option of the recipe.
-
-        Returns:
-            `Any`: The value.
-        """
+        """Give the value of an option as YAML reads it."""
         try:
             return self._loader.construct_object(self.entries[name].node, deep=True)
         except (yaml.YAMLError, ValueError) as error:
             raise SetupError(f"{self.where(name)}: `{name}` cannot be read: {error}.") from error
 
     def texts(self, name: str) -> dict[str, str]:
-        """
-        Give the value of an option that maps names to texts, as they are written.
-
-        Args:
-            name (`str`):
-                Name of an option of the recipe.
-
-        Returns:
-            `dict[str, str]`: The texts.
-
-        Raises:
-            ValueError: It is no such mapping.
-        """
+        """Give the value of an option that maps names to texts, as they are written."""
         node = self.entries[name].node
         parts = [part for pair in node.value for part in pair] if isinstance(node, yaml.MappingNode) else [None]
         if not all(isinstance(part, yaml.ScalarNode) for part in parts):
@@ -107,37 +68,12 @@ class Recipe:
         return {key.value: value.value for key, value in node.value}
 
     def text(self, name: str) -> str:
-        """
-        Give the value of an option as it is written, for messages.
-
-        Args:
-            name (`str`):
-                Name of an option of the recipe.
-
-        Returns:
-            `str`: The value.
-        """
+        """Give the value of an option as it is written, for messages."""
         node = self.entries[name].node
         return node.value if isinstance(node, yaml.ScalarNode) else str(self.plain(name))
 
     def value(self, name: str, action: argparse.Action, hint: Any) -> Any:
-        """
-        Convert the value of an option as the command line would.
-
-        Args:
-            name (`str`):
-                Name of an option of the recipe.
-            action (`argparse.Action`):
-                What the parser does with the option.
-            hint (`type`):
-                Type of the field that the option sets.
-
-        Returns:
-            `Any`: The value of the field.
-
-        Raises:
-            SetupError: The value has a wrong type or is no valid choice.
-        """
+        """Convert the value of an option as the command line would."""
         node, types = self.entries[name].node, _types(hint)
         try:
             if isinstance(node, yaml.ScalarNode):

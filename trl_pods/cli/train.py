@@ -20,22 +20,7 @@ from .launch import end_process_group
 
 
 def run(arguments: list[str], prog: str | None = None) -> PODSGRPOTrainer | None:
-    """
-    Parse the arguments and train.
-
-    Args:
-        arguments (`list[str]`):
-            Command-line arguments, such as `["--config", "recipe.yaml", "--learning_rate", "1.0e-5"]`.
-        prog (`str`, *optional*):
-            Name of the command, for its help.
-
-    Returns:
-        [`PODSGRPOTrainer`], *optional*: The trainer, after training. The model and the log are saved in its
-        `output_dir`. `None` after a dry run, or if other processes trained.
-
-    Raises:
-        SetupError: Something is wrong that the user can mend. Errors of the training itself are raised as they are.
-    """
+    """Parse the arguments and train."""
     parsed = RecipeParser(prog).parse(arguments)
     if parsed.script.dry_run:
         report(parsed)
@@ -55,13 +40,7 @@ def run(arguments: list[str], prog: str | None = None) -> PODSGRPOTrainer | None
 
 
 def set_up(parsed: Arguments) -> None:
-    """
-    Make what the recipe needs, by its `setup_func`, if it has one.
-
-    Args:
-        parsed ([`Arguments`]):
-            Parsed arguments.
-    """
+    """Make what the recipe needs, by its `setup_func`, if it has one."""
     make = load_setup(parsed)
     if make is not None:
         with parsed.training.main_process_first(desc="setup"):
@@ -82,15 +61,7 @@ def _train(trainer: PODSGRPOTrainer, parsed: Arguments, checkpoint: str | None) 
 
 
 def main(arguments: list[str], prog: str) -> None:
-    """
-    Run the script as a command: what a user can mend is said in a line, without a traceback.
-
-    Args:
-        arguments (`list[str]`):
-            Command-line arguments.
-        prog (`str`):
-            Name of the command, for its help and its errors.
-    """
+    """Run the script as a command: what a user can mend is said in a line, without a traceback."""
     set_up_output()
     with exit_on_user_error(prog):
         run(arguments, prog)

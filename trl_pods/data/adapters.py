@@ -59,26 +59,12 @@ ADAPTERS = {
 
 
 def list_adapters() -> dict[str, str]:
-    """
-    List the adapters.
-
-    Returns:
-        `dict[str, str]`: A line about each, by name.
-    """
+    """List the adapters."""
     return {name: adapter.summary for name, adapter in ADAPTERS.items()}
 
 
 def check_adapter(name: str) -> None:
-    """
-    Check that there is an adapter of that name.
-
-    Args:
-        name (`str`):
-            Name of an adapter.
-
-    Raises:
-        ValueError: There is none.
-    """
+    """Check that there is an adapter of that name."""
     if name not in ADAPTERS:
         nearest = difflib.get_close_matches(name, ADAPTERS, n=1)
         hint = f"Did you mean {nearest[0]!r}?" if nearest else "Choose one of them."
@@ -94,47 +80,7 @@ def adapt(
     question_column: str | None = None,
     answer_column: str | None = None,
 ) -> AnyDataset:
-    """
-    Turn the columns of a published dataset into those that TRL and the rewards take.
-
-    Args:
-        dataset ([`~datasets.Dataset`], [`~datasets.IterableDataset`] or a dictionary of either):
-            Dataset as published.
-        adapter (`str`):
-            Name of the adapter, see [`list_adapters`].
-        conversational (`bool`):
-            Whether prompts are lists of messages, for models with a chat template, or text that ends in a newline.
-        system_prompt (`str`, *optional*):
-            What to say before each question.
-        question_column (`str`, *optional*):
-            Column of the questions. Defaults to the adapter's.
-        answer_column (`str`, *optional*):
-            Column of the right answers. Defaults to the adapter's.
-
-    Returns:
-        The type of `dataset`: It with the columns `prompt` and, but for `reasoning_gym`, `solution`: the right answer
-        as text, or `None` where a row has none. Such rows are kept, and counted in a warning unless the dataset is
-        streamed. Other columns are kept, but for one called `solution`, which is replaced.
-
-    Raises:
-        ValueError: The adapter is unknown, the dataset has prompts already or lacks a column, or a question or an
-            answer is no text.
-
-    Example:
-
-    ```python
-    >>> from datasets import Dataset
-    >>> from trl_pods.data import adapt
-
-    >>> published = Dataset.from_list([{"question": "What is 999 + 235?", "answer": "It is 1,234.\\n#### 1,234"}])
-    >>> data = adapt(published, "gsm8k", conversational=True, system_prompt="Add.")
-    >>> data["prompt"][0]
-    [{'role': 'system', 'content': 'Add.'}, {'role': 'user', 'content': 'What is 999 + 235?'}]
-    >>> data["solution"][0]
-    '1234'
-
-    ```
-    """
+    """Turn the columns of a published dataset into those that TRL and the rewards take."""
     check_adapter(adapter)
     chosen = ADAPTERS[adapter]
     if answer_column is not None and chosen.answer is None:
@@ -182,16 +128,7 @@ def _adapt(
 
 
 def check_prompts(dataset: Any) -> None:
-    """
-    Check that a dataset has prompts, as TRL needs them.
-
-    Args:
-        dataset (dictionary of [`~datasets.Dataset`] or [`~datasets.IterableDataset`]):
-            Splits of the dataset. Streamed ones whose columns are not known are taken as they are.
-
-    Raises:
-        ValueError: A split has no column `prompt`. The message names the adapters that would fit.
-    """
+    """Check that a dataset has prompts, as TRL needs them."""
     for split, part in dataset.items():
         columns = part.column_names
         if columns is not None and "prompt" not in columns:

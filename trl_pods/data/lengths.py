@@ -12,23 +12,7 @@ logger = logging.getLogger(__name__)
 
 
 def drop_long_prompts(dataset: AnyDataset, tokenizer: PreTrainedTokenizerBase, max_prompt_length: int) -> AnyDataset:
-    """
-    Leave out the rows whose prompt has too many tokens, and say how many they are.
-
-    Args:
-        dataset ([`~datasets.Dataset`], [`~datasets.IterableDataset`] or a dictionary of either):
-            Dataset with the column `prompt`, text or messages. A streamed one is filtered as it is read, so uncounted.
-        tokenizer ([`~transformers.PreTrainedTokenizerBase`]):
-            Tokenizer of the model. Messages are tokenized by its chat template, with the start of the answer.
-        max_prompt_length (`int`):
-            Tokens that a prompt may have.
-
-    Returns:
-        The type of `dataset`: It without those rows.
-
-    Raises:
-        ValueError: No row is left.
-    """
+    """Leave out the rows whose prompt has too many tokens, and say how many they are."""
     if isinstance(dataset, dict):
         splits = {name: _drop(part, tokenizer, max_prompt_length, f"{name}: ") for name, part in dataset.items()}
         return type(dataset)(splits)

@@ -38,36 +38,6 @@ def load_task(name: str, task_kwargs: dict[str, Any] | None = None) -> DatasetDi
     but answers to them can be scored. `isomorphic_strings`, `knight_swap`, `polynomial_multiplication`, `ransom_note`
     and `word_ladder` need `PYTHONHASHSEED` to be set, or each process would generate others. Beware of the scorers of
     `binary_matrix` and `n_queens` where it matters: they run an answer as Python.
-
-    Args:
-        name (`str`):
-            Name of the task, such as `"chain_sum"`.
-        task_kwargs (`dict[str, Any]`, *optional*):
-            `size`, the problems to train on (2000); `test_size`, the problems held out (256); `seed` of both (0); and
-            settings of the task, handed to `reasoning_gym.create_dataset`.
-
-    Returns:
-        [`~datasets.DatasetDict`]: Splits `train` and `test` with columns `question`; `task`, its name; and `entry`, the
-        question, the answer and what else the task's scorer needs, as JSON text. No question occurs twice. The same
-        settings give the same problems. A task with too few different questions gives fewer to train on, and a warning
-        says so.
-
-    Raises:
-        ValueError: The task is unknown or cannot be had, a setting is unknown or out of range, or there are too few
-            different questions.
-
-    Example:
-
-    ```python
-    >>> from trl_pods.data import load_task
-
-    >>> data = load_task("chain_sum", {"size": 8, "test_size": 2, "max_terms": 2, "max_digits": 1})
-    >>> len(data["train"]), len(data["test"])
-    (8, 2)
-    >>> data["train"][0]["question"]
-    'State the final answer to the following arithmetic problem: 4 - 1 ='
-
-    ```
     """
     settings = DEFAULTS | (task_kwargs or {})
     size, test_size, seed = (settings.pop(key) for key in DEFAULTS)
@@ -106,22 +76,7 @@ def _check_name(name: str) -> None:
 
 
 def different_entries(name: str, settings: dict[str, Any], seed: int, number: int) -> list[dict[str, Any]]:
-    """
-    Generate problems, none with another's question.
-
-    Args:
-        name (`str`):
-            Name of the task.
-        settings (`dict[str, Any]`):
-            Its settings.
-        seed (`int`):
-            Seed of the first.
-        number (`int`):
-            How many to generate.
-
-    Returns:
-        `list[dict[str, Any]]`: So many, or fewer if the task does not have them.
-    """
+    """Generate problems, none with another's question."""
     entries: dict[str, dict[str, Any]] = {}
     with _global_randomness(seed):
         for start in range(seed, seed + MAX_ROUNDS * number, number):  # a problem's seed is the task's plus its index

@@ -17,18 +17,7 @@ _GRACE = 40.0  # seconds in which a launcher may end its processes, of which tor
 
 
 def start(command: list[str], output: Path | None = None) -> BaseProcess:
-    """
-    Start a training.
-
-    Args:
-        command (`list[str]`):
-            Arguments of `trl-pods grpo`.
-        output (`Path`, *optional*):
-            File to which its output is added. Defaults to the output of this process.
-
-    Returns:
-        `BaseProcess`: The process. Ctrl-C does not reach it, so [`end`] it.
-    """
+    """Start a training."""
     # Forked from a process that has the libraries loaded, which takes ten seconds.
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload([_MODULE])
@@ -38,13 +27,7 @@ def start(command: list[str], output: Path | None = None) -> BaseProcess:
 
 
 def end(child: BaseProcess) -> None:
-    """
-    End a training, and what it has launched.
-
-    Args:
-        child (`BaseProcess`):
-            What [`start`] gave.
-    """
+    """End a training, and what it has launched."""
     if child.pid is None:
         return
     try:
@@ -54,16 +37,7 @@ def end(child: BaseProcess) -> None:
 
 
 def run(command: list[str]) -> int | None:
-    """
-    Run a training to its end.
-
-    Args:
-        command (`list[str]`):
-            Arguments of `trl-pods grpo`.
-
-    Returns:
-        `int`, *optional*: The exit code, 0 if it has trained.
-    """
+    """Run a training to its end."""
     child = start(command)
     try:
         child.join()

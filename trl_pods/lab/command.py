@@ -28,21 +28,7 @@ if TYPE_CHECKING:
 
 
 def run(arguments: list[str], prog: str = "trl-pods compare") -> dict[str, Any]:
-    """
-    Compare, say what came out, and write `results.json`, `accuracy.png` and the runs into the output folder.
-
-    Args:
-        arguments (`list[str]`):
-            Command-line arguments.
-        prog (`str`, *optional*, defaults to `"trl-pods compare"`):
-            Name of the command, for its help.
-
-    Returns:
-        `dict`: What `results.json` holds.
-
-    Raises:
-        SetupError: An argument is wrong, or a run failed.
-    """
+    """Compare, say what came out, and write `results.json`, `accuracy.png` and the runs into the output folder."""
     if find_spec("matplotlib") is None:
         raise SetupError("Curves are drawn with matplotlib, which is missing. Run pip install 'trl-pods[plot]'.")
     from rich.console import Console
@@ -182,15 +168,7 @@ def _overrides(parsed: Arguments) -> list[str]:
 
 
 def main(arguments: list[str], prog: str) -> None:
-    """
-    Run the script as a command: what a user can mend is said in a line, without a traceback.
-
-    Args:
-        arguments (`list[str]`):
-            Command-line arguments.
-        prog (`str`):
-            Name of the command, for its help and its errors.
-    """
+    """Run the script as a command: what a user can mend is said in a line, without a traceback."""
     set_up_output()
     signal.signal(signal.SIGTERM, _end)
     try:

@@ -17,31 +17,7 @@ from .runs import Job, Run, train
 
 @dataclass(frozen=True)
 class Comparison:
-    """
-    What is compared.
-
-    Args:
-        title (`str`):
-            What it is called.
-        command (`str`):
-            The command that asked for it.
-        job ([`Job`]):
-            What all runs share.
-        methods (`list[Method]`):
-            The methods.
-        seeds (`list[int]`):
-            Seeds that are compared.
-        learning_rates (`list[float]`):
-            Learning rates to choose from for each method.
-        tuning_seeds (`list[int]`):
-            Seeds by which they are chosen.
-        metric (`str`):
-            Key of the accuracy in the log.
-        folder (`Path`):
-            Where everything goes.
-        hardware ([`~comparison.costs.Hardware`], *optional*):
-            Step costs of other hardware to project to.
-    """
+    """What is compared."""
 
     title: str
     command: str
@@ -90,19 +66,7 @@ class Axis(NamedTuple):
 
 
 def run(comparison: Comparison) -> dict[str, Any]:
-    """
-    Compare, and write `results.json`, `accuracy.png` and the runs into the output folder.
-
-    Args:
-        comparison ([`Comparison`]):
-            What to compare.
-
-    Returns:
-        `dict`: What `results.json` holds.
-
-    Raises:
-        SetupError: A run failed, or a file cannot be written.
-    """
+    """Compare, and write `results.json`, `accuracy.png` and the runs into the output folder."""
     chosen, tuning = _tuned(comparison)
     methods = comparison.methods
     runs = {method.name: comparison.runs(method, chosen[method.name], comparison.seeds) for method in methods}

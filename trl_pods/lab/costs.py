@@ -24,14 +24,6 @@ def step_seconds(folder: Path) -> dict[str, float] | None:
 
     It is the median over generation batches of the mean over their steps, because most steps may sample nothing, the
     first are slow, and other work on the machine makes some slow.
-
-    Args:
-        folder (`Path`):
-            The run's `output_dir`.
-
-    Returns:
-        `dict[str, float]`, *optional*: Seconds for each of `PHASES`, and `"step"` for all of a step. `None` if the log
-        has fewer than two generation batches.
     """
     entries = [entry for entry in read_log(folder) if f"pods/time/{PHASES[0]}" in entry]
     batches = list(whole_batches(entries, RunRecord.read(folder)))
@@ -51,28 +43,6 @@ def _means(batch: list[dict[str, Any]], before: dict[str, Any]) -> dict[str, flo
 def ideal_step_seconds(small: dict[str, float], large: dict[str, float]) -> dict[str, float]:
     """
     Give the seconds of a step that samples and scores as plain GRPO with n does, and does all else as it does with m.
-
-    Args:
-        small (`dict[str, float]`):
-            [`step_seconds`] of GRPO with m.
-        large (`dict[str, float]`):
-            [`step_seconds`] of GRPO with n.
-
-    Returns:
-        `dict[str, float]`: Seconds by phase and of the `"step"`, as [`step_seconds`].
-
-    Example:
-
-    ```python
-    >>> from trl_pods.lab.costs import ideal_step_seconds
-
-    >>> rest = {"select": 0.0, "logps": 0.0}
-    >>> small = {"generate": 1.0, "reward": 0.25, "update": 2.0, "step": 3.5} | rest
-    >>> large = {"generate": 3.0, "reward": 0.75, "update": 8.0, "step": 12.0} | rest
-    >>> ideal_step_seconds(small, large)["step"]
-    6.0
-
-    ```
     """
     sampling = {phase: large[phase] for phase in ("generate", "reward")}
     return small | sampling | {"step": small["step"] + sum(large[phase] - small[phase] for phase in sampling)}
@@ -80,17 +50,7 @@ def ideal_step_seconds(small: dict[str, float], large: dict[str, float]) -> dict
 
 @dataclass(frozen=True)
 class Hardware:
-    """
-    Seconds of a step's two parts on some hardware, by the number of rollouts per prompt.
-
-    Args:
-        name (`str`):
-            What it is, and where the numbers are from.
-        generate (`dict[int, float]`):
-            Seconds to sample n rollouts of each prompt.
-        update (`dict[int, float]`):
-            Seconds of all else with m rollouts of each prompt.
-    """
+    """Seconds of a step's two parts on some hardware, by the number of rollouts per prompt."""
 
     name: str
     generate: dict[int, float]
@@ -98,19 +58,7 @@ class Hardware:
 
     @classmethod
     def read(cls, path: str) -> "Hardware":
-        """
-        Read the costs from JSON: `{"name": "my GPU", "generate": {"16": 2.0, "64": 4.5}, "update": {"16": 5.0}}`.
-
-        Args:
-            path (`str`):
-                The file.
-
-        Returns:
-            [`Hardware`]: The costs.
-
-        Raises:
-            SetupError: The file cannot be read or holds something else.
-        """
+        """Read the costs from JSON: `{"name": "my GPU", "generate": {"16": 2.0, "64": 4.5}, "update": {"16": 5.0}}`."""
         try:
             values: Any = json.loads(Path(path).read_text())
             tables = ({int(k): float(v) for k, v in values[part].items()} for part in ("generate", "update"))
@@ -125,16 +73,7 @@ class Hardware:
             ) from error
 
     def step_seconds(self, method: Method) -> float | None:
-        """
-        Give the seconds of a step, linear between the numbers given.
-
-        Args:
-            method ([`Method`]):
-                The method.
-
-        Returns:
-            `float`, *optional*: Seconds, or `None` if n or m lies outside of what is given.
-        """
+        """Give the seconds of a step, linear between the numbers given."""
         generate = _between(self.generate, method.num_rollouts)
         update = _between(self.update, method.num_generations)
         return None if generate is None or update is None else generate + update
@@ -148,16 +87,5 @@ def _between(table: dict[int, float], number: int) -> float | None:
 
 
 def projected(curves: list[Curve], seconds: float) -> list[Curve]:
-    """
-    Give curves the time that they would take if each step took so many seconds.
-
-    Args:
-        curves (`list[Curve]`):
-            Curves as measured.
-        seconds (`float`):
-            Seconds of a step.
-
-    Returns:
-        `list[Curve]`: The same accuracies, with other seconds.
-    """
+    """Give curves the time that they would take if each step took so many seconds."""
     return [replace(curve, seconds=curve.steps * seconds) for curve in curves]

@@ -19,21 +19,7 @@ DEFAULT = ("grpo", "grpo_n", "pods")  # those that need the same memory
 
 @dataclass(frozen=True)
 class Method:
-    """
-    A method, and what sets it apart.
-
-    Args:
-        name (`str`):
-            `"grpo"`, `"grpo_n"`, `"grpo_n_batch"`, `"pods"`, or `"pods:RULE"`.
-        label (`str`):
-            What tables and pictures call it.
-        num_rollouts (`int`):
-            n, rollouts sampled per prompt.
-        num_generations (`int`):
-            m, rollouts trained per prompt.
-        options (`tuple[str, ...]`):
-            Options of `trl-pods grpo` that override the recipe's.
-    """
+    """A method, and what sets it apart."""
 
     name: str
     label: str
@@ -55,18 +41,6 @@ def make_method(name: str, args: PODSGRPOConfig) -> Method:
     it needs no more memory: n / m times as many are accumulated. `grpo_n_batch` does so in micro-batches n / m times as
     large, for those who have the memory. `pods` samples n and trains m, by the recipe's rule, and `pods:RULE` by
     another.
-
-    Args:
-        name (`str`):
-            Name of the method.
-        args ([`PODSGRPOConfig`]):
-            Resolved arguments of the recipe.
-
-    Returns:
-        [`Method`]: The method.
-
-    Raises:
-        SetupError: There is no such method or rule, or n micro-batches do not come out even.
     """
     n, m = _sizes(args)
     kind, colon, rule = name.partition(":")

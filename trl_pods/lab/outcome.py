@@ -20,20 +20,7 @@ NUM_RESAMPLES = 2000
 
 @dataclass(frozen=True)
 class Outcome:
-    """
-    The time to a target, and how it compares.
-
-    Args:
-        target (`float`):
-            Accuracy to reach.
-        times (`dict[str, float]`):
-            Seconds or steps to it, by method, `inf` where it is not reached.
-        ratios (`dict[str, float]`):
-            Time of the faster baseline divided by the method's: above 1 where the method is faster, 0 where it never
-            gets there, NaN where GRPO has learned nothing.
-        intervals (`dict[str, tuple[float, float]]`):
-            95 % intervals of the ratios; NaN also with fewer than three seeds.
-    """
+    """The time to a target, and how it compares."""
 
     target: float
     times: dict[str, float]
@@ -44,22 +31,7 @@ class Outcome:
 def compare(
     curves: dict[str, list[Curve]], baselines: list[str], axis: str = "seconds", share: float = SHARE
 ) -> Outcome:
-    """
-    Compare methods by the time to a share of the best accuracy of plain GRPO.
-
-    Args:
-        curves (`dict[str, list[Curve]]`):
-            Curves of each method, one for each seed, the seeds in the same order.
-        baselines (`list[str]`):
-            Methods that are plain GRPO.
-        axis (`str`, *optional*, defaults to `"seconds"`):
-            `"seconds"` or `"steps"`.
-        share (`float`, *optional*, defaults to 0.99):
-            Share of the best accuracy.
-
-    Returns:
-        [`Outcome`]: The outcome.
-    """
+    """Compare methods by the time to a share of the best accuracy of plain GRPO."""
     per_seed = {name: mean_curve(runs, axis) for name, runs in curves.items()}
     num_seeds = len(next(iter(curves.values())))
     rng = np.random.default_rng(0)
@@ -92,13 +64,6 @@ def choose_rates(seen: dict[tuple[str, float], tuple[float, float]]) -> dict[str
 
     Of those that are equally soon, such as those that do not reach it, the one of the highest mean accuracy over the
     time is chosen.
-
-    Args:
-        seen (`dict[tuple[str, float], tuple[float, float]]`):
-            What [`tuning_results`] gave.
-
-    Returns:
-        `dict[str, float]`: Learning rate of each method.
     """
     names = dict.fromkeys(name for name, _ in seen)
     return {
@@ -110,20 +75,7 @@ def choose_rates(seen: dict[tuple[str, float], tuple[float, float]]) -> dict[str
 def tuning_results(
     curves: dict[tuple[str, float], list[Curve]], baselines: list[str], budget: float
 ) -> dict[tuple[str, float], tuple[float, float]]:
-    """
-    Give what learning rates are chosen by. The target is that of the baselines at their best learning rates.
-
-    Args:
-        curves (`dict[tuple[str, float], list[Curve]]`):
-            Curves of each method and learning rate, one for each tuning seed.
-        baselines (`list[str]`):
-            Methods that are plain GRPO.
-        budget (`float`):
-            Seconds of training.
-
-    Returns:
-        `dict[tuple[str, float], tuple[float, float]]`: Seconds to the target, and mean accuracy over the time.
-    """
+    """Give what learning rates are chosen by. The target is that of the baselines at their best learning rates."""
     means = {pair: mean_curve(runs, "seconds") for pair, runs in curves.items()}
     means = {pair: (grid, accuracy.mean(axis=0)) for pair, (grid, accuracy) in means.items()}
     target = SHARE * max(accuracy.max() for (name, _), (_, accuracy) in means.items() if name in baselines)

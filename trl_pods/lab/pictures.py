@@ -16,19 +16,7 @@ AXES = {"seconds": "training time (s), evaluation not counted", "steps": "optimi
 
 
 class Panel(NamedTuple):
-    """
-    One panel of the picture.
-
-    Args:
-        title (`str`):
-            Its title.
-        unit (`str`):
-            `"seconds"` or `"steps"`.
-        curves (`dict[str, list[Curve]]`):
-            Curves of each method by label, one for each seed.
-        target (`float`):
-            Accuracy to mark.
-    """
+    """One panel of the picture."""
 
     title: str
     unit: str
@@ -37,20 +25,7 @@ class Panel(NamedTuple):
 
 
 def draw(path: Path, title: str, panels: list[Panel]) -> None:
-    """
-    Draw accuracy, mean over the seeds with a band of one standard deviation.
-
-    Args:
-        path (`Path`):
-            PNG to write.
-        title (`str`):
-            Title of the picture.
-        panels (`list[Panel]`):
-            Its panels, side by side. The first has all methods.
-
-    Raises:
-        SetupError: It cannot be written.
-    """
+    """Draw accuracy, mean over the seeds with a band of one standard deviation."""
     figure = Figure(figsize=(4.6 * len(panels), 3.8), layout="constrained")
     figure.suptitle(title, fontsize=11)
     axes = figure.subplots(1, len(panels), sharey=True, squeeze=False)[0]

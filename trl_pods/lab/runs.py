@@ -30,19 +30,7 @@ SHOW_EVERY = 15.0  # seconds between looks at what is running
 
 @dataclass(frozen=True)
 class Run:
-    """
-    One training.
-
-    Args:
-        method ([`Method`]):
-            What it trains by.
-        learning_rate (`float`):
-            Its learning rate.
-        seed (`int`):
-            Its seed.
-        folder (`Path`):
-            Its `output_dir`.
-    """
+    """One training."""
 
     method: Method
     learning_rate: float
@@ -55,34 +43,13 @@ class Run:
         return has_log(self.folder)
 
     def command(self, arguments: list[str]) -> list[str]:
-        """
-        Give the arguments of `trl-pods grpo` for it.
-
-        Args:
-            arguments (`list[str]`):
-                Those that all runs share.
-
-        Returns:
-            `list[str]`: All of them, the run's own last.
-        """
+        """Give the arguments of `trl-pods grpo` for it."""
         own = ("--learning_rate", str(self.learning_rate), "--seed", str(self.seed), "--output_dir", str(self.folder))
         return [*arguments, *FIXED, *self.method.options, *own]
 
 
 class Job(NamedTuple):
-    """
-    What all runs share.
-
-    Args:
-        arguments (`list[str]`):
-            Arguments of `trl-pods grpo`.
-        recipe (`str`):
-            Text of the recipe.
-        max_seconds (`float`):
-            Seconds of training of each.
-        num_jobs (`int`, *optional*, defaults to 1):
-            How many train at a time.
-    """
+    """What all runs share."""
 
     arguments: list[str]
     recipe: str
@@ -93,15 +60,6 @@ class Job(NamedTuple):
 def train(runs: list[Run], job: Job) -> None:
     """
     Train the runs that are not finished, in the given order. One that was interrupted goes on from its last checkpoint.
-
-    Args:
-        runs (`list[Run]`):
-            The runs.
-        job ([`Job`]):
-            What they share.
-
-    Raises:
-        SetupError: A run failed, or its folder holds one of another command. What is finished is kept.
     """
     for run in runs:
         _check_folder(run, job)
@@ -224,13 +182,7 @@ def _failure(run: Run, code: int | None) -> str:
 
 
 def remove_weights(folder: Path) -> None:
-    """
-    Remove what a finished run has saved of its model: those of many runs would fill the disk.
-
-    Args:
-        folder (`Path`):
-            The run's `output_dir`. Its record, log and completions tables stay.
-    """
+    """Remove what a finished run has saved of its model: those of many runs would fill the disk."""
     for checkpoint in folder.glob("checkpoint-*"):
         shutil.rmtree(checkpoint)
     for pattern in ("*.safetensors*", "*.bin"):

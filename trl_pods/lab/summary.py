@@ -25,25 +25,7 @@ def summarize(
     outcomes: dict[str, Outcome],
     costs: dict[str, dict[str, float] | None],
 ) -> dict[str, Any]:
-    """
-    Put all numbers of a comparison together.
-
-    Args:
-        methods (`list[Method]`):
-            The methods.
-        learning_rates (`dict[str, float]`):
-            Learning rate of each.
-        curves (`dict[str, list[Curve]]`):
-            Curves of each, one for each seed.
-        outcomes (`dict[str, Outcome]`):
-            What came out, by the name of the time axis. One of other hardware may not know all methods.
-        costs (`dict[str, dict[str, float] | None]`):
-            Seconds of a step of each method, by phase, or `None` where too few steps were trained to tell.
-
-    Returns:
-        `dict`: What goes into the JSON file. A time is `null` where the target is not reached, and the ratio is 0 then;
-        a ratio or a bound of its interval is `null` where it is not known or infinite.
-    """
+    """Put all numbers of a comparison together."""
     summary: dict[str, Any] = {"methods": {}, "targets": {name: outcome.target for name, outcome in outcomes.items()}}
     for method in methods:
         name, known = method.name, {axis: o for axis, o in outcomes.items() if method.name in o.times}
@@ -72,35 +54,13 @@ def summarize(
 
 
 def write(path: Path, summary: dict[str, Any]) -> None:
-    """
-    Write the JSON file, all of it or nothing.
-
-    Args:
-        path (`Path`):
-            The file.
-        summary (`dict`):
-            What [`summarize`] gave, and what else is to be kept.
-
-    Raises:
-        SetupError: It cannot be written.
-    """
+    """Write the JSON file, all of it or nothing."""
     with atomic_write(path) as draft:
         draft.write_text(json.dumps(summary, indent=1) + "\n")
 
 
 def table(summary: dict[str, Any], axis: str = "seconds") -> Table:
-    """
-    Make the table of a comparison.
-
-    Args:
-        summary (`dict`):
-            What [`summarize`] gave.
-        axis (`str`, *optional*, defaults to `"seconds"`):
-            Time axis of the ratios.
-
-    Returns:
-        [`~rich.table.Table`]: One row for each method.
-    """
+    """Make the table of a comparison."""
     target = summary["targets"][axis]
     columns = ("method", "learning rate", f"s to {target:.1%}", "ratio", "95 %", "final accuracy")
     result = Table(*(Column(name, no_wrap=name not in ("learning rate", "ratio")) for name in columns))
@@ -125,17 +85,7 @@ def _cells(row: dict[str, Any], axis: str) -> list[str]:
 
 
 def phase_table(summary: dict[str, Any]) -> Table:
-    """
-    Make the table of what a step costs, in milliseconds.
-
-    Args:
-        summary (`dict`):
-            What [`summarize`] gave.
-
-    Returns:
-        [`~rich.table.Table`]: One row for each method, and one for the ideal: sampling as GRPO with n pays it, and all
-        else as GRPO with m does.
-    """
+    """Make the table of what a step costs, in milliseconds."""
     result = Table(Column("ms per step", no_wrap=True), *PHASES, "rest", "step")
     rows = {row["label"]: row["seconds_per_step"] for row in summary["methods"].values()}
     if "ideal_step_seconds" in summary:
@@ -150,16 +100,7 @@ def phase_table(summary: dict[str, Any]) -> Table:
 
 
 def cautions(summary: dict[str, Any]) -> list[str]:
-    """
-    Say what to keep in mind of a comparison.
-
-    Args:
-        summary (`dict`):
-            What `results.json` holds.
-
-    Returns:
-        `list[str]`: Sentences.
-    """
+    """Say what to keep in mind of a comparison."""
     found = []
     rates = sorted({entry["learning_rate"] for entry in summary["tuning"]})
     for row in summary["methods"].values():

@@ -25,17 +25,7 @@ PHASE_COLORS = {
 
 @dataclass(frozen=True)
 class Picture:
-    """
-    A picture and what is written about it.
-
-    Args:
-        title (`str`):
-            What it shows.
-        caption (`str`):
-            How to read it.
-        svg (`str`):
-            The picture.
-    """
+    """A picture and what is written about it."""
 
     title: str
     caption: str
@@ -45,15 +35,6 @@ class Picture:
 def reward_pictures(log: RunLog, record: RunRecord) -> list[Picture]:
     """
     Draw the rewards of training: of all rollouts, of the kept and of the dropped ones, and of each reward function.
-
-    Args:
-        log ([`RunLog`]):
-            What was logged.
-        record ([`RunRecord`]):
-            What the run was.
-
-    Returns:
-        `list[Picture]`: The pictures.
     """
     rewards = [
         _line(log, "all rollouts", "reward", ALL),
@@ -71,18 +52,7 @@ def reward_pictures(log: RunLog, record: RunRecord) -> list[Picture]:
 
 
 def selection_pictures(log: RunLog, record: RunRecord) -> list[Picture]:
-    """
-    Draw what selection did: variance gain, tokens kept, and prompts without variance.
-
-    Args:
-        log ([`RunLog`]):
-            What was logged.
-        record ([`RunRecord`]):
-            What the run was.
-
-    Returns:
-        `list[Picture]`: The pictures. Of a run with n = m, only that of prompts without variance.
-    """
+    """Draw what selection did: variance gain, tokens kept, and prompts without variance."""
     n, m = record.num_rollouts, record.num_generations
     gain = _picture(
         "Variance gain",
@@ -114,18 +84,7 @@ def selection_pictures(log: RunLog, record: RunRecord) -> list[Picture]:
 
 
 def evaluation_pictures(log: RunLog, record: RunRecord) -> list[Picture]:
-    """
-    Draw the rewards of the evaluations over steps, and over seconds of training if they were logged.
-
-    Args:
-        log ([`RunLog`]):
-            What was logged.
-        record ([`RunRecord`]):
-            What the run was.
-
-    Returns:
-        `list[Picture]`: The pictures.
-    """
+    """Draw the rewards of the evaluations over steps, and over seconds of training if they were logged."""
     labels = {"y_label": "mean reward"}
     by_step = _evaluation_lines(log, record, "step")
     by_seconds = _evaluation_lines(log, record, TRAIN_SECONDS)
@@ -137,33 +96,14 @@ def evaluation_pictures(log: RunLog, record: RunRecord) -> list[Picture]:
 
 
 def evaluation_metrics(record: RunRecord) -> dict[str, str]:
-    """
-    Name the metrics of an evaluation that a report shows.
-
-    Args:
-        record ([`RunRecord`]):
-            What the run was.
-
-    Returns:
-        `dict[str, str]`: Keys of the log, and how they are called: the reward, and where there are several reward
-        functions, what each gave.
-    """
+    """Name the metrics of an evaluation that a report shows."""
     names = list(dict.fromkeys(record.reward_names))
     functions = {f"eval_rewards/{name}/mean": name for name in names} if len(names) > 1 else {}
     return {"eval_reward": "reward"} | functions
 
 
 def time_picture(log: RunLog) -> list[Picture]:
-    """
-    Draw the seconds of each phase on top of each other.
-
-    Args:
-        log ([`RunLog`]):
-            What was logged.
-
-    Returns:
-        `list[Picture]`: The picture, or none if no phase was timed.
-    """
+    """Draw the seconds of each phase on top of each other."""
     if not (phases := log.phases()):
         return []
     columns = {name: [max(as_number(value), 0.0) for value in values] for name, values in phases.items()}

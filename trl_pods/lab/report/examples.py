@@ -19,21 +19,7 @@ ROLLOUTS = 4  # of each prompt: kept ones, and as many dropped ones
 
 @dataclass(frozen=True)
 class Rollout:
-    """
-    One completion.
-
-    Args:
-        completion (`str`):
-            Its text.
-        reward (`float`):
-            Weighted sum of its rewards, NaN if no reward function scored it.
-        rewards (`dict[str, float]`):
-            What each reward function gave, NaN where it gave none.
-        advantage (`float`):
-            What it was trained with, NaN if it was dropped.
-        kept (`bool`):
-            Whether it was trained on.
-    """
+    """One completion."""
 
     completion: str
     reward: float
@@ -44,61 +30,25 @@ class Rollout:
 
 @dataclass(frozen=True)
 class Group:
-    """
-    Rollouts of one prompt.
-
-    Args:
-        prompt (`str`):
-            Its text.
-        rollouts (`list[Rollout]`):
-            All of them, in the order of generation.
-    """
+    """Rollouts of one prompt."""
 
     prompt: str
     rollouts: list[Rollout]
 
     def some(self, *, kept: bool) -> list[Rollout]:
-        """
-        Choose a few rollouts.
-
-        Args:
-            kept (`bool`):
-                Whether to choose from those that were kept, or from the dropped ones.
-
-        Returns:
-            `list[Rollout]`: At most `ROLLOUTS`, from the highest to the lowest reward in even strides.
-        """
+        """Choose a few rollouts."""
         of_kind = [rollout for rollout in self.rollouts if rollout.kept == kept]
         ordered = sorted(of_kind, key=lambda rollout: -math.inf if math.isnan(rollout.reward) else rollout.reward)[::-1]
         return [ordered[i] for i in _strides(len(ordered), ROLLOUTS)]
 
     def count(self, *, kept: bool) -> int:
-        """
-        Count rollouts.
-
-        Args:
-            kept (`bool`):
-                Whether to count those that were kept, or the dropped ones.
-
-        Returns:
-            `int`: How many there are.
-        """
+        """Count rollouts."""
         return sum(rollout.kept == kept for rollout in self.rollouts)
 
 
 @dataclass(frozen=True)
 class Table:
-    """
-    Examples of one completions table.
-
-    Args:
-        step (`int`):
-            Step at which it was written.
-        groups (`list[Group]`):
-            Its first prompts.
-        problem (`str`):
-            Why there are none; empty if there are.
-    """
+    """Examples of one completions table."""
 
     step: int
     groups: list[Group]
@@ -106,21 +56,7 @@ class Table:
 
 
 def examples(folder: Path, record: RunRecord, evaluated: Container[int] = ()) -> list[Table]:
-    """
-    Take examples from the first, the middle and the last completions table.
-
-    Args:
-        folder (`Path`):
-            The run's `output_dir`.
-        record ([`RunRecord`]):
-            What the run was.
-        evaluated (`Container[int]`, *optional*, defaults to `()`):
-            Steps with an evaluation. Their tables are taken only if there are no others, because an evaluation writes
-            its rows over those of training.
-
-    Returns:
-        `list[Table]`: At most three. There are none if the run did not set `log_completions`.
-    """
+    """Take examples from the first, the middle and the last completions table."""
     every = table_paths(folder)
     paths = [path for path in every if _step(path) not in evaluated] or every
     return [_read(paths[i], record) for i in _strides(len(paths), 3)]

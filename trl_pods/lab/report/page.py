@@ -30,22 +30,7 @@ PHASE_MEANINGS = {
 
 
 def write_report(folder: Path | str, output: Path | str | None = None) -> Path:
-    """
-    Write the report of a run: a page that needs no other file and no network.
-
-    Args:
-        folder (`Path` or `str`):
-            The run's `output_dir`.
-        output (`Path` or `str`, *optional*):
-            File to write. Defaults to `report.html` in the folder.
-
-    Returns:
-        `Path`: The file.
-
-    Raises:
-        SetupError: The folder holds no run that can be read, matplotlib is not installed, or the file cannot be
-            written.
-    """
+    """Write the report of a run: a page that needs no other file and no network."""
     folder = Path(folder)
     path = folder / "report.html" if output is None else Path(output)
     html = render_report(folder)
@@ -58,19 +43,7 @@ def write_report(folder: Path | str, output: Path | str | None = None) -> Path:
 
 
 def render_report(folder: Path) -> str:
-    """
-    Make the page.
-
-    Args:
-        folder (`Path`):
-            The run's `output_dir`.
-
-    Returns:
-        `str`: HTML.
-
-    Raises:
-        SetupError: The folder holds no run that can be read, or matplotlib is not installed.
-    """
+    """Make the page."""
     if not folder.is_dir():
         raise SetupError(f"{str(folder)!r} is not a folder. Name the `output_dir` of a run.")
     record, log = RunRecord.read(folder), RunLog(read_log(folder))

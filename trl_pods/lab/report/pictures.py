@@ -41,21 +41,7 @@ _LABEL_LENGTH = 26  # characters
 
 @dataclass(frozen=True)
 class Line:
-    """
-    A line of a picture.
-
-    Args:
-        label (`str`):
-            What it shows.
-        x (`Sequence[float]`):
-            Where its points are.
-        y (`Sequence[float]`):
-            Their values; NaN leaves a gap.
-        color (`str`):
-            A name of `COLORS`.
-        dashed (`bool`, *optional*, defaults to `False`):
-            Whether it is dashed.
-    """
+    """A line of a picture."""
 
     label: str
     x: Sequence[float]
@@ -72,27 +58,7 @@ def draw_lines(
     limits: tuple[float | None, float | None] = (None, None),
     reference: tuple[float, str] | None = None,
 ) -> str:
-    """
-    Draw lines, each with its name at its right end.
-
-    Args:
-        lines (`Sequence[Line]`):
-            The lines.
-        x_label (`str`):
-            What the horizontal axis shows, with its unit.
-        y_label (`str`):
-            What the vertical axis shows, with its unit.
-        limits (`tuple[float | None, float | None]`, *optional*, defaults to `(None, None)`):
-            Lowest and highest value of the vertical axis. `None` takes what the lines need.
-        reference (`tuple[float, str]`, *optional*):
-            A value to compare with, drawn as a thin line, and its name.
-
-    Returns:
-        `str`: An `<svg>` element.
-
-    Raises:
-        SetupError: matplotlib is not installed.
-    """
+    """Draw lines, each with its name at its right end."""
     figure, axes = _axes(x_label, y_label)
     for line in lines:
         axes.plot(line.x, line.y, color=COLORS[line.color], **_style(line))
@@ -107,27 +73,7 @@ def draw_lines(
 
 
 def draw_stack(lines: Sequence[Line], edges: Sequence[float], *, x_label: str, y_label: str, top: float) -> str:
-    """
-    Draw values on top of each other, as steps from edge to edge.
-
-    Args:
-        lines (`Sequence[Line]`):
-            The values, from the bottom. Their `x` is not used.
-        edges (`Sequence[float]`):
-            Where each value begins, and where the last one ends.
-        x_label (`str`):
-            What the horizontal axis shows, with its unit.
-        y_label (`str`):
-            What the vertical axis shows, with its unit.
-        top (`float`):
-            Highest value of the vertical axis.
-
-    Returns:
-        `str`: An `<svg>` element.
-
-    Raises:
-        SetupError: matplotlib is not installed.
-    """
+    """Draw values on top of each other, as steps from edge to edge."""
     figure, axes = _axes(x_label, y_label)
     floor, labels = [0.0] * len(edges[1:]), []
     for line in lines:

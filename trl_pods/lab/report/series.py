@@ -13,24 +13,7 @@ LAST_OF_GROUP = ("step", TRAIN_SECONDS)  # they count up, so an average of them 
 
 
 class RunLog:
-    """
-    Training metrics and evaluations of a run.
-
-    Args:
-        entries (`list[dict[str, Any]]`):
-            What was logged, in order, as [`~trl_pods.runs.log.read_log`] gives it.
-
-    Attributes:
-        training (`list[dict[str, Any]]`):
-            Entries of training. Each is an average over the steps since the one before. One of steps that sampled
-            nothing, and so has no reward, is averaged into the one before.
-        evaluations (`dict[str, list[dict[str, Any]]]`):
-            Entries of evaluation by the name of the data, which is empty where there is one dataset only.
-        steps (`list[int]`):
-            Optimizer step of each entry of training.
-        spans (`list[int]`):
-            Optimizer steps that each entry of training stands for.
-    """
+    """Training metrics and evaluations of a run."""
 
     def __init__(self, entries: list[dict[str, Any]]):
         groups: list[list[dict[str, Any]]] = []
@@ -49,88 +32,35 @@ class RunLog:
         self.spans = _spans(self.steps)
 
     def values(self, key: str) -> list[float]:
-        """
-        Values of a metric.
-
-        Args:
-            key (`str`):
-                Name of the metric.
-
-        Returns:
-            `list[float]`: One number for each entry of training, NaN where it has none.
-        """
+        """Values of a metric."""
         return [as_number(entry.get(key)) for entry in self.training]
 
     def has(self, key: str) -> bool:
-        """
-        Tell whether a metric has any value.
-
-        Args:
-            key (`str`):
-                Name of the metric.
-
-        Returns:
-            `bool`: Whether an entry of training has a number for it.
-        """
+        """Tell whether a metric has any value."""
         return any(map(math.isfinite, self.values(key)))
 
     def mean(self, values: Sequence[float]) -> float:
-        """
-        Average over the steps of the run.
-
-        Args:
-            values (`Sequence[float]`):
-                One number for each entry of training, NaN where there is none.
-
-        Returns:
-            `float`: The mean, each number weighted by the steps that it stands for. NaN where there is none.
-        """
+        """Average over the steps of the run."""
         return _mean(values, self.spans)
 
     def phases(self) -> dict[str, list[float]]:
-        """
-        Seconds per optimizer step in each phase.
-
-        Returns:
-            `dict[str, list[float]]`: For each phase that was timed, seconds per optimizer step for each entry.
-        """
+        """Seconds per optimizer step in each phase."""
         return {phase: self.values(f"pods/time/{phase}") for phase in PHASES if self.has(f"pods/time/{phase}")}
 
     def seconds(self) -> list[float]:
-        """
-        Seconds per optimizer step, without evaluation.
-
-        Returns:
-            `list[float]`: One number for each entry of training, from the seconds of training that were logged. NaN
-            where that was not the case.
-        """
+        """Seconds per optimizer step, without evaluation."""
         passed = self.values(TRAIN_SECONDS)
         return [(now - before) / span for (before, now), span in zip(pairwise([0.0, *passed]), self.spans, strict=True)]
 
     def outside(self) -> list[float]:
-        """
-        Seconds per optimizer step in no phase.
-
-        Returns:
-            `list[float]`: One number for each entry of training, NaN where it is not known. The phases and the seconds
-            of training are read at moments that lie a little apart, so a number may be just below 0.
-        """
+        """Seconds per optimizer step in no phase."""
         in_phases = [sum(column) for column in zip(*self.phases().values(), strict=True)] or [math.nan] * len(
             self.steps
         )
         return [total - phases for total, phases in zip(self.seconds(), in_phases, strict=True)]
 
     def coarse(self, most: int) -> "RunLog":
-        """
-        Average neighbouring entries of training, for a picture that can be read.
-
-        Args:
-            most (`int`):
-                Largest number of entries to leave, at least 1.
-
-        Returns:
-            [`RunLog`]: The same run with at most so many entries of training, and all its evaluations.
-        """
+        """Average neighbouring entries of training, for a picture that can be read."""
         size = self.entries_per_point(most)
         parts = [slice(i, i + size) for i in range(0, len(self.training), size)]
         log = RunLog([_merged(self.training[part], self.spans[part]) for part in parts])
@@ -138,30 +68,12 @@ class RunLog:
         return log
 
     def entries_per_point(self, most: int) -> int:
-        """
-        How many entries of training are averaged.
-
-        Args:
-            most (`int`):
-                Largest number of points of a line, at least 1.
-
-        Returns:
-            `int`: Entries for each point.
-        """
+        """How many entries of training are averaged."""
         return max(-(-len(self.training) // most), 1)
 
 
 def as_number(value: Any) -> float:
-    """
-    Read a logged value.
-
-    Args:
-        value (`Any`):
-            A number, or `None`, which TRL logs where nothing was measured.
-
-    Returns:
-        `float`: The number, NaN where there is none.
-    """
+    """Read a logged value."""
     return float(value) if isinstance(value, int | float) else math.nan
 
 

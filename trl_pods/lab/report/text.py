@@ -7,18 +7,7 @@ from typing import Any
 
 
 def shorten(text: str, length: int) -> str:
-    """
-    Leave out the middle of a long text, because an answer is at its end.
-
-    Args:
-        text (`str`):
-            The text.
-        length (`int`):
-            Characters to leave, at least 2, beside the mark of what was left out.
-
-    Returns:
-        `str`: The text, or its beginning and its end.
-    """
+    """Leave out the middle of a long text, because an answer is at its end."""
     if len(text) <= length:
         return text
     left_out = f" … {len(text) - length:,} characters … " if length > 100 else "…"
@@ -26,46 +15,19 @@ def shorten(text: str, length: int) -> str:
 
 
 def number(value: float) -> str:
-    """
-    Write a number with three digits.
-
-    Args:
-        value (`float`):
-            The number.
-
-    Returns:
-        `str`: The number, or a dash for NaN.
-    """
+    """Write a number with three digits."""
     if math.isnan(value):
         return "–"
     return f"{value:,.0f}" if 1000 <= abs(value) < math.inf else f"{value:.3g}"
 
 
 def percentage(value: float) -> str:
-    """
-    Write a fraction in percent.
-
-    Args:
-        value (`float`):
-            The fraction.
-
-    Returns:
-        `str`: The percentage, or a dash for NaN.
-    """
+    """Write a fraction in percent."""
     return "–" if math.isnan(value) else f"{100 * value:.1f} %"
 
 
 def plain_text(value: Any) -> str:
-    """
-    Write a prompt or a completion of a completions table.
-
-    Args:
-        value (`Any`):
-            A text, or messages as a table gives them back: a sequence of dicts.
-
-    Returns:
-        `str`: The text. Of messages, each begins with its role, and calls of tools are written as JSON.
-    """
+    """Write a prompt or a completion of a completions table."""
     if isinstance(value, str):
         return value
     if isinstance(value, Iterable) and not isinstance(value, Mapping):
