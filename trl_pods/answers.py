@@ -61,19 +61,7 @@ def final_answer(text: str) -> str:
 
 
 def parse_answer(answer: str) -> list[Any]:
-    """
-    Read an answer.
-
-    Args:
-        answer (`str`):
-            A formula or a number, or text to search for one.
-
-    Returns:
-        `list`: What it can be read as, empty if nothing.
-
-    Raises:
-        ImportError: math-verify is not installed.
-    """
+    """Read an answer."""
     math_verify = _math_verify()
     answer = _normalized(answer[-LONGEST:])
     if not any(map(str.isalnum, answer)):
@@ -85,21 +73,7 @@ def parse_answer(answer: str) -> list[Any]:
 
 
 def is_same_answer(gold: list[Any], answer: list[Any]) -> bool:
-    """
-    Compare an answer with the right one.
-
-    Args:
-        gold (`list`):
-            What [`parse_answer`] made of the right answer.
-        answer (`list`):
-            What it made of the answer to judge.
-
-    Returns:
-        `bool`: Whether any reading of one equals any of the other.
-
-    Raises:
-        ImportError: math-verify is not installed.
-    """
+    """Compare an answer with the right one."""
     return _math_verify().verify(gold, answer, timeout_seconds=_time_limit(VERIFY_SECONDS))
 
 

@@ -13,17 +13,7 @@ NOTEBOOK_EVERY = 0.2  # seconds between updates of the line in a notebook
 
 
 class ProgressLine:
-    """
-    Shows how far a piece of work with a known number of steps has come, and what it is doing.
-
-    Args:
-        title (`str`):
-            What is being done.
-        total (`int`):
-            Steps of it.
-        done (`int`, *optional*, defaults to 0):
-            Steps done before, of a training that is resumed.
-    """
+    """Shows how far a piece of work with a known number of steps has come, and what it is doing."""
 
     def __init__(self, title: str, total: int, done: int = 0):
         self.title, self.total, self.done = title, total, done
@@ -39,17 +29,7 @@ class ProgressLine:
             self._display = (_Terminal if console.is_interactive else _Plain)(self, console)
 
     def update(self, done: int | None = None, note: str | None = None, left: float | None = None) -> None:
-        """
-        Show the state of the work.
-
-        Args:
-            done (`int`, *optional*):
-                Steps done so far.
-            note (`str`, *optional*):
-                What is going on.
-            left (`float`, *optional*):
-                Seconds to the end. Left out at a new step, it is told from the mean time of the steps so far.
-        """
+        """Show the state of the work."""
         stepped = done is not None and done != self.done
         if done is not None:
             self.done = done

@@ -31,36 +31,14 @@ MAX_ANSWER_TOKENS = 7  # five letters, the end, and one to spare
 
 
 def recipe_path(name: str) -> Path:
-    """
-    Find a recipe: inside an installed package, or beside the package in a checkout of the repository.
-
-    Args:
-        name (`str`):
-            File name of the recipe.
-
-    Returns:
-        `Path`: Its path.
-    """
+    """Find a recipe: inside an installed package, or beside the package in a checkout of the repository."""
     package = Path(__file__).parents[1]
     installed = package / "recipes" / name
     return installed if installed.exists() else package.parent / "recipes" / name
 
 
 def run(output_dir: str, seed: int) -> dict[str, float]:
-    """
-    Make a start model, train it with PODS and show what was gained.
-
-    Args:
-        output_dir (`str`):
-            Folder for the start model, the data, the trained model and the log. What an earlier quickstart left in it
-            is replaced.
-        seed (`int`):
-            Seed of the data, the start model and the training.
-
-    Returns:
-        `dict[str, float]`: `before` and `after`, the share of right answers to held-out problems, in [0, 1], and
-        `seconds`.
-    """
+    """Make a start model, train it with PODS and show what was gained."""
     console, started = Console(), time.monotonic()
     folder = Path(output_dir)
     start, data, trained = folder / "start", folder / "data", folder / "model"
@@ -116,17 +94,7 @@ def _clear(folder: Path, made: tuple[Path, ...]) -> None:
 
 
 def prepare(model_path: str, data_path: str, seed: int = 0) -> None:
-    """
-    Make the start model and the data where they are missing. The recipe names this as its `setup_func`.
-
-    Args:
-        model_path (`str`):
-            Folder for the model and its tokenizer.
-        data_path (`str`):
-            Folder for `train.jsonl` and `test.jsonl`, with columns `prompt` and `answer`.
-        seed (`int`, *optional*, defaults to 0):
-            Seed of both.
-    """
+    """Make the start model and the data where they are missing. The recipe names this as its `setup_func`."""
     if not Path(data_path).exists():
         with made_whole(Path(data_path)) as draft:
             _write_data(draft, seed)
@@ -142,15 +110,6 @@ def spelled_backward(completions: list[str], answer: list[str], **kwargs: Any) -
 
     The scorer gives part of the score for letters in place, also to an answer that never ends, so only the full score
     counts.
-
-    Args:
-        completions (`list[str]`):
-            Answers.
-        answer (`list[str]`):
-            Right answers, a column of the data.
-
-    Returns:
-        `list[float]`: One reward for each answer.
     """
     return [
         float(_scorer().score_answer(completion, {"answer": right}) >= 1.0)
@@ -159,20 +118,7 @@ def spelled_backward(completions: list[str], answer: list[str], **kwargs: Any) -
 
 
 def accuracy(model_path: str, data_path: Path, num_samples: int = 8) -> float:
-    """
-    Measure the share of right answers to the held-out problems, sampled at temperature 1.
-
-    Args:
-        model_path (`str`):
-            Folder of the model and its tokenizer.
-        data_path (`Path`):
-            Folder of the data.
-        num_samples (`int`, *optional*, defaults to 8):
-            Answers for each problem.
-
-    Returns:
-        `float`: The share, in [0, 1].
-    """
+    """Measure the share of right answers to the held-out problems, sampled at temperature 1."""
     problems = [row for row in _read(data_path / "test.jsonl") for _ in range(num_samples)]
     answers = sample_answers(model_path, [row["prompt"] for row in problems], MAX_ANSWER_TOKENS)
     return sum(spelled_backward(answers, [row["answer"] for row in problems])) / len(problems)

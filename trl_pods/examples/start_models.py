@@ -47,19 +47,6 @@ def prepare(model_path: str, task: str, task_kwargs: dict[str, Any] | None = Non
     Make the start model of a reasoning-gym task where it is missing. Recipes name this as their `setup_func`.
 
     It takes half a minute on one core if questions and answers are short, and hours if they are long.
-
-    Args:
-        model_path (`str`):
-            Folder for the model and its tokenizer.
-        task (`str`):
-            Name of the task.
-        task_kwargs (`dict[str, Any]`, *optional*):
-            Settings of the task, see [`~data.load_task`]. Only its train split is used. The `seed` among them is that
-            of the model, too.
-
-    Raises:
-        ValueError: The task is unknown or its problems come without answers, or the folder holds the start model of
-            another task.
     """
     folder, made_for = Path(model_path), {"task": task, "task_kwargs": task_kwargs or {}}
     if folder.exists():
@@ -83,13 +70,6 @@ def prepare(model_path: str, task: str, task_kwargs: dict[str, Any] | None = Non
 def made_whole(folder: Path) -> Iterator[Path]:
     """
     Give a folder to fill in the `with` block, which becomes the wanted one at its end. So one that is there is whole.
-
-    Args:
-        folder (`Path`):
-            The folder wanted, which is not there yet.
-
-    Yields:
-        `Path`: The folder to fill, beside it.
     """
     draft = folder.with_name(f"{folder.name}.draft-{os.getpid()}")
     try:
@@ -102,37 +82,12 @@ def made_whole(folder: Path) -> Iterator[Path]:
 
 
 def task_rows(task: str, task_kwargs: dict[str, Any] | None = None) -> Dataset:
-    """
-    Load what a start model is taught from.
-
-    Args:
-        task (`str`):
-            Name of the task.
-        task_kwargs (`dict[str, Any]`, *optional*):
-            Settings of the task, see [`~data.load_task`].
-
-    Returns:
-        [`~datasets.Dataset`]: The train split, with columns `prompt`, `task` and `entry`.
-    """
+    """Load what a start model is taught from."""
     return adapt(load_task(task, task_kwargs)["train"], "reasoning_gym", conversational=False)
 
 
 def problems_of(task: str, rows: Dataset) -> list[Problem]:
-    """
-    Take prompts and right answers from the rows of a task.
-
-    Args:
-        task (`str`):
-            Name of the task.
-        rows ([`~datasets.Dataset`]):
-            What [`task_rows`] gave.
-
-    Returns:
-        `list[Problem]`: One problem for each row.
-
-    Raises:
-        ValueError: They come without answers.
-    """
+    """Take prompts and right answers from the rows of a task."""
     answers = [json.loads(entry)["answer"] for entry in rows["entry"]]
     if None in answers:
         raise ValueError(f"The problems of the task {task!r} come without answers to teach. Choose another task.")
@@ -141,20 +96,7 @@ def problems_of(task: str, rows: Dataset) -> list[Problem]:
 
 @torch.no_grad()
 def sample_answers(model_path: str | Path, prompts: list[str], max_new_tokens: int) -> list[str]:
-    """
-    Sample an answer to each prompt at temperature 1, the same each time.
-
-    Args:
-        model_path (`str` or `Path`):
-            Folder of the model and its tokenizer.
-        prompts (`list[str]`):
-            The prompts.
-        max_new_tokens (`int`):
-            Tokens that an answer may have.
-
-    Returns:
-        `list[str]`: The answers.
-    """
+    """Sample an answer to each prompt at temperature 1, the same each time."""
     set_seed(0)
     model, tokenizer = AutoModelForCausalLM.from_pretrained(model_path), AutoTokenizer.from_pretrained(model_path)
     tokens = tokenizer(prompts, padding=True, return_tensors="pt")
@@ -184,29 +126,7 @@ def make_start_model(
     share_right: float = 0.4,
     num_heads: int = 4,
 ) -> None:
-    """
-    Make a model that was taught to solve problems and then muddled, and its tokenizer.
-
-    Args:
-        folder (`Path`):
-            Folder for both.
-        problems (`list[Problem]`):
-            What to teach.
-        wrong_answer (`Callable`):
-            Function of a right answer, the problems and a random source that gives an answer to muddle with.
-        seed (`int`, *optional*, defaults to 0):
-            Seed of the parameters and the problems drawn.
-        lowercase (`bool`, *optional*, defaults to `False`):
-            Whether the tokenizer ignores case.
-        num_taught (`int`, *optional*, defaults to 200):
-            Supervised steps with right answers.
-        num_muddled (`int`, *optional*, defaults to 100):
-            Supervised steps after those, in which only some answers are right.
-        share_right (`float`, *optional*, defaults to 0.4):
-            Share of right answers in them, in [0, 1].
-        num_heads (`int`, *optional*, defaults to 4):
-            Heads of attention, which share 64 dimensions. vLLM needs heads of 32 or more.
-    """
+    """Make a model that was taught to solve problems and then muddled, and its tokenizer."""
     set_seed(seed)
     tokenizer = make_tokenizer(problems, lowercase)
     longest = max(len(ids) for ids in tokenizer([problem.prompt + problem.answer for problem in problems])["input_ids"])
@@ -252,15 +172,6 @@ def make_start_model(
 def make_tokenizer(problems: list[Problem], lowercase: bool = False) -> PreTrainedTokenizerFast:
     """
     Make a tokenizer with one token for each character, and one for what all prompts start with and one for their end.
-
-    Args:
-        problems (`list[Problem]`):
-            Problems whose characters it shall know.
-        lowercase (`bool`, *optional*, defaults to `False`):
-            Whether it ignores case.
-
-    Returns:
-        [`~transformers.PreTrainedTokenizerFast`]: Tokenizer without a chat template.
     """
     cased = [[text.lower() if lowercase else text for text in problem] for problem in problems]
     prompts = [prompt for prompt, _ in cased]
