@@ -41,7 +41,7 @@ def test_positional_arguments_are_those_of_grpo_trainer(model_path, tmp_path):
 
 @pytest.mark.parametrize("patched", [False, True])
 @pytest.mark.parametrize("num_rollouts", [4, 8])
-def test_case_94_an_override_of_the_rewards_sees_all_rollouts_and_decides(num_rollouts, patched, model_path, tmp_path):
+def test_an_override_of_the_rewards_sees_all_rollouts_and_decides(num_rollouts, patched, model_path, tmp_path):
     seen = []
 
     def negated(calculate):
@@ -68,7 +68,7 @@ def test_case_94_an_override_of_the_rewards_sees_all_rollouts_and_decides(num_ro
         assert trainer.state.log_history[0]["pods/kept_reward"] < 0
 
 
-def test_case_94_an_override_of_generation_is_what_rewards_see(model_path, tmp_path):
+def test_an_override_of_generation_is_what_rewards_see(model_path, tmp_path):
     class Edited(PODSGRPOTrainer):
         def _generate(self, prompts):
             generated = list(super()._generate(prompts))
