@@ -18,7 +18,6 @@ from .environment import RESULTS, describe
 from .regimes import SETS, Regime
 
 RECIPE = Path("recipes") / "cpu_rotate_matrix_pods.yaml"
-HARDWARE = Path("benchmarks") / "hardware" / "l40s_qwen2.5-3b.json"
 
 
 def main() -> None:
@@ -52,7 +51,6 @@ def compare(regime: Regime, own: argparse.Namespace) -> dict[str, Any]:
             *("--config", str(RECIPE), *words, "--num_jobs", own.num_jobs),
             *("--output_dir", str(own.output_dir / regime.name)),
             *("--max_seconds", own.max_seconds, "--eval_seconds", every),
-            *(("--hardware", str(HARDWARE)) if regime.m == 16 else ()),  # what its costs are known for
             *regime.options(str(own.output_dir / "start_models")),
         ]
     )

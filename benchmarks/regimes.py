@@ -26,8 +26,8 @@ class Regime:
         task (`str`):
             Task of reasoning-gym.
         start (`str`):
-            Function of `start_points.py` that makes the start model: `"at_5"`, `"at_40"`, `"at_90"` (per cent right
-            with `rotate_matrix`) or `"hardly_taught"`.
+            Function of `start_points.py` that makes the initial checkpoint: `"at_5"`, `"at_40"`, `"at_90"` (per cent
+            right with `rotate_matrix`) or `"hardly_taught"`.
         m (`int`):
             Rollouts trained per prompt.
         n (`int`):
@@ -62,7 +62,7 @@ class Regime:
 
         Args:
             start_models (`str`):
-                Folder for the start models.
+                Folder for the initial checkpoints.
 
         Returns:
             `list[str]`: The options, beside those of the recipe.

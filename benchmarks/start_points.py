@@ -33,11 +33,11 @@ def prepare(
     task_kwargs: dict[str, Any] | None = None,
     *,
     share_right: float = 1.0,
-    num_taught: int = 250,
+    num_fine_tuned: int = 250,
     for_vllm: bool = False,
 ) -> None:
     """
-    Make the start model where it is missing.
+    Make the initial checkpoint where it is missing.
 
     Args:
         model_path (`str`):
@@ -48,7 +48,7 @@ def prepare(
             Its settings.
         share_right (`float`, *optional*, defaults to 1.0):
             Share of right answers while it is muddled, in [0, 1]; with 1, it is not.
-        num_taught (`int`, *optional*, defaults to 250):
+        num_fine_tuned (`int`, *optional*, defaults to 250):
             Supervised steps before that.
         for_vllm (`bool`, *optional*, defaults to `False`):
             Whether vLLM shall run it, on a CPU.
@@ -64,8 +64,8 @@ def prepare(
         folder,
         problems,
         shuffled_or_another,
-        num_taught=num_taught,
-        num_muddled=80 if share_right < 1 else 0,
+        num_fine_tuned=num_fine_tuned,
+        num_corrupted=80 if share_right < 1 else 0,
         share_right=share_right,
         num_heads=2 if for_vllm else 4,
     )
@@ -77,7 +77,7 @@ def prepare(
 at_5 = functools.partial(prepare, share_right=0.5)
 at_40 = functools.partial(prepare, share_right=0.78)
 at_90 = functools.partial(prepare, share_right=0.96)
-hardly_taught = functools.partial(prepare, num_taught=60)  # about 11 %, and nothing more in it
+hardly_taught = functools.partial(prepare, num_fine_tuned=60)  # about 11 %, and nothing more in it
 at_5_vllm = functools.partial(prepare, share_right=0.5, for_vllm=True)
 
 

@@ -54,7 +54,7 @@ def folder(tmp_path_factory) -> Path:
 
 @pytest.fixture(scope="module")
 def outputs(folder) -> dict[str, str]:
-    """What `trl-pods grpo` prints for each recipe, run side by side; it makes the start models."""
+    """What `trl-pods grpo` prints for each recipe, run side by side; it makes the initial checkpoints."""
     running = {
         task: start(["trl_pods.cli.main", "grpo", "--config", recipe(task), "--max_steps", 50], folder)
         for task in TASKS

@@ -11,10 +11,9 @@ from pages import Page, areas_of, assert_drawn, points_of, write_run
 
 from trl_pods.checks.errors import SetupError
 from trl_pods.cli import main as cli
-from trl_pods.lab.report import pictures
 from trl_pods.lab.report.page import render_report, write_report
-from trl_pods.lab.report.pictures import Line, draw_lines, draw_stack
 from trl_pods.lab.report.series import RunLog
+from trl_pods.lab.report.svg import Line, draw_lines, draw_stack
 from trl_pods.lab.report.text import plain_text, shorten
 
 SCRIPT = "<script>alert('state the answer')</script>"
@@ -152,19 +151,6 @@ def test_a_point_without_neighbours_is_marked_in_a_long_line():
     svg = draw_lines([Line("a", range(100), values, "blue")], x_label="x", y_label="y")
     assert svg.count("<use ") == 1
     assert draw_lines([Line("a", range(100), [1.0] * 100, "blue")], x_label="x", y_label="y").count("<use ") == 0
-
-
-@pytest.mark.parametrize(
-    ("heights", "expected"),
-    [
-        ([0.5, 0.5], [0.5, 0.6]),
-        ([1.0, 1.0], [0.9, 1.0]),
-        ([0.9, 0.1], [0.9, 0.1]),
-        ([0.95, 0.5, 0.97], [0.9, 0.5, 1.0]),
-    ],
-)
-def test_labels_move_apart(heights, expected):
-    assert pictures._spread(heights, 0.1) == pytest.approx(expected)
 
 
 def test_messages_are_written_with_their_roles():

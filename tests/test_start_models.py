@@ -40,7 +40,7 @@ def test_case_can_be_ignored():
 
 
 def test_answers_are_taught_and_prompts_are_not(tmp_path):
-    make_start_model(tmp_path, PROBLEMS, shuffled_or_another, num_taught=2, num_muddled=1)
+    make_start_model(tmp_path, PROBLEMS, shuffled_or_another, num_fine_tuned=2, num_corrupted=1)
     model, tokenizer = AutoModelForCausalLM.from_pretrained(tmp_path), AutoTokenizer.from_pretrained(tmp_path)
     losses = [
         start_models._supervised_loss(model, tokenizer, [prompt], [answer]).item() for prompt, answer in PROBLEMS[:2]
@@ -56,7 +56,7 @@ def test_answers_are_taught_and_prompts_are_not(tmp_path):
 
 def test_the_same_seed_makes_the_same_model_and_another_another(tmp_path):
     for name, seed in (("a", 0), ("b", 0), ("c", 1)):
-        make_start_model(tmp_path / name, PROBLEMS, shuffled_or_another, seed=seed, num_taught=2, num_muddled=2)
+        make_start_model(tmp_path / name, PROBLEMS, shuffled_or_another, seed=seed, num_fine_tuned=2, num_corrupted=2)
     a, b, c = (
         torch.cat([p.flatten() for p in AutoModelForCausalLM.from_pretrained(tmp_path / name).parameters()])
         for name in "abc"
@@ -77,7 +77,7 @@ def quick(monkeypatch):
     """Teaching of a step or two."""
 
     def make(folder, problems, wrong_answer, **settings):
-        make_start_model(folder, problems, wrong_answer, **(settings | {"num_taught": 1, "num_muddled": 1}))
+        make_start_model(folder, problems, wrong_answer, **(settings | {"num_fine_tuned": 1, "num_corrupted": 1}))
 
     monkeypatch.setattr(start_models, "make_start_model", make)
 
@@ -89,7 +89,7 @@ def test_it_is_made_once_and_for_one_task(tmp_path):
     made = (folder / "model.safetensors").stat().st_mtime_ns
     start_models.prepare(str(folder), "chain_sum", SETTINGS)
     assert (folder / "model.safetensors").stat().st_mtime_ns == made
-    with pytest.raises(ValueError, match=r"`model_name_or_path` is '.*start', a start model for .*Remove the folder"):
+    with pytest.raises(ValueError, match=r"is '.*start', an initial checkpoint for .*Remove the folder"):
         start_models.prepare(str(folder), "chain_sum", SETTINGS | {"max_digits": 2})
     (folder / start_models.MADE_FOR).unlink()  # as of a model from elsewhere, which may be trained on any task
     start_models.prepare(str(folder), "gcd")
@@ -124,6 +124,6 @@ def test_held_out_problems_are_not_taught(tmp_path, monkeypatch):
 
 
 def test_a_task_without_answers_is_refused(tmp_path):
-    with pytest.raises(ValueError, match="'graph_color' come without answers to teach"):
+    with pytest.raises(ValueError, match="'graph_color' come without answers"):
         start_models.prepare(str(tmp_path / "start"), "graph_color", {"size": 4, "test_size": 2})
     assert not (tmp_path / "start").exists()

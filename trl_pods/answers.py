@@ -5,19 +5,15 @@ math-verify reads `\boxed{...}` as one formula, and searches other text for one.
 how much of it counts: `2\sqrt{3}` is a formula, but searched as text it would be the number 2.
 """
 
-import functools
-import importlib.util
 import logging
 import re
 import threading
 from decimal import Decimal
 from typing import Any
 
-from .latex import last_boxed
+from .checks.extras import require
 
-LONGEST = (
-    300  # characters of an answer that are read, its last, because reading takes time that grows with their number
-)
+LONGEST = 300  # characters of an answer that are read, its last: reading takes time that grows with their number
 PARSE_SECONDS = 5  # longest time for reading one answer
 VERIFY_SECONDS = 5  # longest time for comparing two
 
@@ -32,29 +28,32 @@ _GROUPED = re.compile(rf"^[-+]?\d{{1,3}}(?:{_SEPARATOR}\d{{3}})+(?:\.\d+)?(?:\\?
 _EXPONENT = re.compile(r"^[-+]?\d{1,16}(?:\.\d{1,16})?[eE][-+]?\d{1,2}$")
 _MIXED_NUMBER = re.compile(r"^([-+]?\d+) +(\d+)/(\d+)$")
 _WORD = re.compile(r"^[A-Za-z]{3,}$")
+_BOX_OR_BRACE = re.compile(r"\\?\\(?:boxed|fbox)\s*\{|\\.|[{}]", re.DOTALL)
+
+
+def last_boxed(text: str) -> str | None:
+    r"""
+    Find what the last `\boxed{...}` or `\fbox{...}` of a text holds.
+
+    Braces are matched, escaped ones (`\{`) left out of the count. A box that is never closed, as in a completion that
+    was truncated, is skipped; of boxes in a box the last that opens counts.
+
+    """
+    content, content_start = None, -1
+    opened: list[tuple[bool, int]] = []  # whether a box, and where what it holds starts
+    for match in _BOX_OR_BRACE.finditer(text):
+        token = match.group()
+        if token.endswith("{") and not token.startswith(r"\{"):
+            opened.append((len(token) > 1, match.end()))
+        elif token == "}" and opened:
+            is_box, start = opened.pop()
+            if is_box and start > content_start:
+                content, content_start = text[start : match.start()].strip(), start
+    return content
 
 
 def final_answer(text: str) -> str:
-    r"""
-    Take the final answer of a worked solution: what follows the last `####`, and of that what the last box holds.
-
-    Args:
-        text (`str`):
-            Solution.
-
-    Returns:
-        `str`: The answer, or the whole text where neither is found.
-
-    Example:
-
-    ```python
-    >>> from trl_pods.answers import final_answer
-
-    >>> final_answer("3 * 4 = 12 #### 12"), final_answer(r"So it is $\boxed{12}$."), final_answer("12")
-    ('12', '12', '12')
-
-    ```
-    """
+    """The final answer of a worked solution: what follows the last `####`, and of that what the last box holds."""
     text = text.rpartition("####")[2]
     boxed = last_boxed(text)
     return text.strip() if boxed is None else boxed
@@ -104,8 +103,5 @@ def _is_not_about_missing_limit(record: logging.LogRecord) -> bool:
     return not record.getMessage().startswith("Timeout is disabled")
 
 
-@functools.cache
 def _math_verify() -> Any:
-    if importlib.util.find_spec("math_verify") is None:
-        raise ImportError("`accuracy_reward` needs math-verify. Install it with `pip install 'trl-pods[math]'`.")
-    return importlib.import_module("math_verify")
+    return require("math_verify", "math", "`accuracy_reward`")

@@ -13,6 +13,7 @@ from collections.abc import Callable
 from typing import Any
 
 from .answers import final_answer, is_same_answer, parse_answer
+from .checks.extras import require
 
 _TAGS = ("<think>", "</think>", "<answer>", "</answer>")
 
@@ -221,11 +222,10 @@ def _with_prefilled_tags(completions: list, prompts: list | None) -> list[str]:
 
 @functools.cache
 def _scorer(task: str) -> Callable[[str, dict[str, Any]], float]:
-    from reasoning_gym.factory import DATASETS, get_score_answer_fn  # takes a second, and most recipes do without
-
-    if task not in DATASETS:
+    factory = require("reasoning_gym.factory", "tasks", "`reasoning_gym_reward`")  # takes a second to import
+    if task not in factory.DATASETS:
         raise ValueError(f"The column `task` has {task!r}, which is no task of reasoning-gym. Name one of its tasks.")
-    return get_score_answer_fn(task)
+    return factory.get_score_answer_fn(task)
 
 
 def _score(scorer: Callable[[str, dict[str, Any]], float], answer: str, entry: dict[str, Any]) -> float:

@@ -9,15 +9,14 @@ import difflib
 import json
 import os
 import re
-import traceback
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
-from pathlib import Path
-from typing import Any, NamedTuple, NoReturn, get_type_hints
+from typing import Any, NamedTuple, NoReturn
 
 import torch
 from datasets.exceptions import DatasetsError
+from transformers.hf_argparser import string_to_bool
 from trl import DatasetMixtureConfig, ModelConfig, TrlParser
 from trl.scripts.grpo import GRPOScriptArguments
 
@@ -25,7 +24,7 @@ from ..checks.errors import SetupError
 from ..config import PODSGRPOConfig
 from ..data import check_adapter
 from ..wall_clock import WallClockCallback
-from .launch import LaunchOptions, from_recipe, planned_world_size
+from .launch import LaunchOptions, planned_world_size
 from .recipe import Recipe
 
 
@@ -110,7 +109,7 @@ class Arguments(NamedTuple):
     recipe: Recipe
 
     def explained(self) -> AbstractContextManager[None]:
-        """Turn errors of the `with` block that a user can mend into a [`SetupError`] that names the recipe's line."""
+        """Turn errors of the `with` block that a user can fix into a [`SetupError`] that names the recipe's line."""
         return explained(self.recipe)
 
 
@@ -127,16 +126,20 @@ class RecipeParser(TrlParser):
         """Parse the command line and the recipe that it names."""
         namespace, rest = self.parse_known_args(arguments)
         recipe = Recipe(namespace.config)
-        recipe.overridden = {action.dest for action in self._actions if _is_given(action, arguments)}
-        for_launcher = [*self._apply(recipe), *self._for_launcher(rest)]
+        for option in {word.split("=")[0][2:].replace("-", "_") for word in arguments if word.startswith("--")}:
+            recipe.lines.pop(option, None)  # set on the command line, so the recipe is not to blame for it
+        own, for_launcher = self._words(recipe)
+        for_launcher += self._for_launcher(rest)
+        words = [*own, *arguments]
+        namespace = self.parse_known_args(words)[0]
         if namespace.dry_run and not torch.accelerator.is_available():
-            self.set_defaults(use_cpu=True)  # so that recipes for GPUs can be tried anywhere
+            words.append("--use_cpu=true")  # so that recipes for GPUs can be tried anywhere
+        use_cpu = self.parse_known_args(words)[0].use_cpu
         with explained(recipe):
-            use_cpu = self.parse_known_args(arguments)[0].use_cpu
-            launch = LaunchOptions(for_launcher, use_cpu=use_cpu, in_new_process="env" in recipe.entries)
+            launch = LaunchOptions(for_launcher, use_cpu=use_cpu, in_new_process="env" in recipe.lines)
         with planned_world_size(launch.num_processes), explained(recipe, TypeError):
             script, training, model, dataset, *_ = self.parse_args_into_dataclasses(
-                arguments, return_remaining_strings=True, look_for_args_file=False
+                words, return_remaining_strings=True, look_for_args_file=False
             )
         return Arguments(script, training, model, dataset, launch, recipe)
 
@@ -144,38 +147,46 @@ class RecipeParser(TrlParser):
         """Raise what `argparse` complains of, in place of printing the usage of some 400 options and exiting."""
         raise SetupError(f"{message}. See `{self.prog} --help`.")
 
-    def _apply(self, recipe: Recipe) -> list[str]:
-        """Make the recipe's values the defaults of the options, and return the arguments that are for the launcher."""
-        if "env" in recipe.entries:
-            _set_environment(recipe)
+    def _words(self, recipe: Recipe) -> tuple[list[str], list[str]]:
+        """What the recipe says, as words for this parser and for the launcher."""
         actions = {action.dest: action for action in self._actions if action.option_strings and action.nargs != 0}
-        hints = {name: hint for kind in self.dataclass_types for name, hint in get_type_hints(kind).items()}
+        own: list[str] = []
         for_launcher: list[str] = []
-        errors: list[tuple[int, str]] = []  # with their lines in the recipe
-        for name, entry in recipe.entries.items():
-            if name == "env":
-                continue
+        errors: list[str] = []
+        for name in recipe.lines:
             try:
-                if name in hints and name in actions:
-                    actions[name].default = recipe.value(name, actions[name], hints[name])
+                if name == "env":
+                    _set_environment(recipe)
+                elif name == "datasets":  # a list of mappings, which no word can say
+                    self.set_defaults(datasets=recipe.value(name))
+                elif name in actions and name != "config":
+                    own += self._words_of(recipe, name, actions[name])
                 elif name in LaunchOptions.names():
-                    for_launcher += from_recipe(recipe, name)
+                    for_launcher += LaunchOptions.words(recipe, name)
                 else:
-                    errors.append((entry.line, f"{recipe.where(name)}: {self._unknown(name)}"))
+                    errors.append(f"{recipe.where(name)}: {self._unknown(name)}")
             except SetupError as error:
-                if name not in recipe.overridden:
-                    errors.append((entry.line, str(error)))
+                errors.append(str(error))
         if errors:
-            raise SetupError("\n".join(message for _, message in sorted(errors)))
-        return for_launcher
+            raise SetupError("\n".join(errors))
+        return own, for_launcher
+
+    def _words_of(self, recipe: Recipe, name: str, action: argparse.Action) -> list[str]:
+        words = recipe.words(name, action)
+        try:
+            self.parse_known_args(words)
+        except SetupError as error:
+            value = recipe.value(name)
+            raise SetupError(
+                f"{recipe.where(name)}: `{name}` is {value!r}, but it must be {_expected(action, str(value))}."
+            ) from error
+        return words
 
     def _for_launcher(self, rest: list[str]) -> list[str]:
         """The arguments for the launcher: what is left when this parser has taken its own."""
         for argument in rest:
-            if not argument.startswith("--"):
-                continue
             name = argument[2:].split("=")[0]
-            if name.replace("-", "_") not in LaunchOptions.names():
+            if argument.startswith("--") and name.replace("-", "_") not in LaunchOptions.names():
                 raise SetupError(self._unknown(name, prefix="--"))
         if rest and not rest[0].startswith("--"):
             raise SetupError(f"The argument {rest[0]!r} belongs to no option. Write `--option value`.")
@@ -189,37 +200,27 @@ class RecipeParser(TrlParser):
         return f"There is no option `{prefix}{name}`. {way_out}"
 
 
+def _expected(action: argparse.Action, text: str) -> str:
+    if action.choices:
+        choices = [str(choice) for choice in action.choices]
+        nearest = [c for c in choices if c.startswith(text)][:3] or difflib.get_close_matches(text, choices, n=3)
+        return f"one of {choices}" if len(choices) <= 10 or not nearest else f"a known value, such as {nearest}"
+    return {int: "a whole number", float: "a number", string_to_bool: "true or false"}.get(
+        action.type, "something else"
+    )
+
+
 @contextmanager
 def explained(recipe: Recipe, *more: type[Exception]) -> Iterator[None]:
-    """Turn errors of the `with` block that a user can mend into a [`SetupError`] that names the recipe's line."""
+    """Turn errors of the `with` block that a user can fix into a [`SetupError`] that names the recipe's line."""
     try:
         yield
     except SetupError:
         raise
     except (ValueError, NotImplementedError, ImportError, OSError, DatasetsError, *more) as error:
-        if isinstance(error, NotImplementedError) and not _is_of_trl(error):
-            raise
         message = str(error) or repr(error)
-        blamed = _named_option(message, recipe)
-        raise SetupError(f"{recipe.where(blamed)}: {message}" if blamed else message) from error
-
-
-def _is_of_trl(error: Exception) -> bool:
-    """Whether TRL raised it, which does so for options that do not go together."""
-    return "trl" in Path(traceback.extract_tb(error.__traceback__)[-1].filename).parts
-
-
-def _named_option(message: str, recipe: Recipe) -> str | None:
-    """The option of the recipe that a message is about: the first in backticks, or else a word with underscores."""
-    words = re.findall(r"`(\w+)`", message) or re.findall(r"\w+_\w+", message)
-    spelled_out = [name for name in recipe.entries if "_" in name and name.replace("_", " ") in message]
-    options = recipe.entries.keys() | recipe.overridden
-    named = next((word for word in [*words, *spelled_out] if word in options), None)
-    return None if named in recipe.overridden else named
-
-
-def _is_given(action: argparse.Action, arguments: list[str]) -> bool:
-    return any(argument.split("=")[0] in action.option_strings for argument in arguments)
+        named = next((name for name in re.findall(r"`(\w+)`", message) if name in recipe.lines), None)
+        raise SetupError(f"{recipe.where(named)}: {message}" if named else message) from error
 
 
 def _set_environment(recipe: Recipe) -> None:
@@ -227,7 +228,7 @@ def _set_environment(recipe: Recipe) -> None:
         os.environ.update(recipe.texts("env"))
     except (ValueError, OSError) as error:
         raise SetupError(
-            f"{recipe.where('env')}: `env` is {recipe.text('env')}, but it must map variables to values: {error}."
+            f"{recipe.where('env')}: `env` is {recipe.value('env')!r}, but it must map variables to values: {error}."
         ) from error
 
 

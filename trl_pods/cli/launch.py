@@ -40,6 +40,19 @@ class LaunchOptions:
         """List all options."""
         return ["accelerate_config", *_actions()]
 
+    @staticmethod
+    def words(recipe: Recipe, name: str) -> list[str]:
+        """An option of a recipe as words; a file is looked for in the current folder, then beside the recipe."""
+        value = recipe.value(name)
+        if name != "accelerate_config" and _actions()[name].nargs == 0:
+            if recipe.words(name) not in ([f"--{name}=true"], [f"--{name}=false"]):
+                raise SetupError(f"{recipe.where(name)}: `{name}` is {value!r}, but it must be true or false.")
+            return [f"--{name}"] if recipe.words(name) == [f"--{name}=true"] else []
+        beside = Path(recipe.path or ".").parent / str(value)
+        if name in ("accelerate_config", "config_file") and not Path(value).is_file() and beside.is_file():
+            value = str(beside)
+        return [f"--{name}", value]
+
     @property
     def num_processes(self) -> int:
         """How many processes train, on all machines together."""
@@ -86,20 +99,6 @@ class LaunchOptions:
             if (options.num_processes or 1) > 1 and not any(kinds):
                 options.multi_gpu = True  # accelerate does so only where it sees GPUs; else it runs one, silently
         return options
-
-
-def from_recipe(recipe: Recipe, name: str) -> list[str]:
-    """Turn an option of a recipe into arguments of the launcher."""
-    if name != "accelerate_config" and _actions()[name].nargs == 0:
-        value = recipe.plain(name)
-        if not isinstance(value, bool):
-            raise SetupError(f"{recipe.where(name)}: `{name}` is {value!r}, but it must be true or false.")
-        return [f"--{name}"] if value else []
-    text = recipe.text(name)
-    beside = Path(recipe.path or ".").parent / text
-    if name in ("accelerate_config", "config_file") and not Path(text).is_file() and beside.is_file():
-        text = str(beside)
-    return [f"--{name}", text]
 
 
 def is_launched() -> bool:

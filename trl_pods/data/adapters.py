@@ -8,8 +8,9 @@ from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 from datasets import Dataset, DatasetDict, Features, IterableDataset, IterableDatasetDict, Value
+from transformers import PreTrainedTokenizerBase
 
-from ..latex import last_boxed
+from ..answers import last_boxed
 
 logger = logging.getLogger(__name__)
 
@@ -191,3 +192,35 @@ def _text(value: Any, column: str) -> str:
     if not isinstance(value, str | int | float):
         raise ValueError(f"The column {column!r} holds {value!r}, which is not text. Name another column.")
     return np.format_float_positional(value, trim="-") if isinstance(value, float) else str(value)
+
+
+def drop_long_prompts(dataset: AnyDataset, tokenizer: PreTrainedTokenizerBase, max_prompt_length: int) -> AnyDataset:
+    """Leave out the rows whose prompt has too many tokens, and say how many they are."""
+    if isinstance(dataset, dict):
+        splits = {name: _drop(part, tokenizer, max_prompt_length, f"{name}: ") for name, part in dataset.items()}
+        return type(dataset)(splits)
+    return _drop(dataset, tokenizer, max_prompt_length, "")
+
+
+def _drop(dataset: Any, tokenizer: PreTrainedTokenizerBase, max_prompt_length: int, label: str) -> Any:
+    settings = {"tokenizer": tokenizer, "max_prompt_length": max_prompt_length}
+    kept = dataset.filter(_fits, batched=True, input_columns=["prompt"], fn_kwargs=settings)
+    limit = f"longer than `max_prompt_length` ({max_prompt_length:,} tokens)"
+    if isinstance(kept, IterableDataset):
+        logger.info(f"{label}Leaving out prompts {limit}, uncounted, as the dataset is streamed.")
+        return kept
+    if len(dataset) and not len(kept):
+        raise ValueError(f"{label}All {len(dataset):,} prompts are {limit}. Raise it, or look at the column `prompt`.")
+    logger.info(f"{label}Left out {len(dataset) - len(kept):,} of {len(dataset):,} prompts {limit}.")
+    return kept
+
+
+def _fits(prompts: list, tokenizer: PreTrainedTokenizerBase, max_prompt_length: int) -> list[bool]:
+    """Count tokens as `GRPOTrainer` tokenizes prompts."""
+    if isinstance(prompts[0], str):
+        tokens = tokenizer(text=prompts)["input_ids"]
+    else:
+        tokens = tokenizer.apply_chat_template(
+            conversation=prompts, add_generation_prompt=True, tokenize=True, return_dict=True
+        )["input_ids"]
+    return [len(ids) <= max_prompt_length for ids in tokens]

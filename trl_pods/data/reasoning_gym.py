@@ -13,6 +13,8 @@ from typing import Any
 import numpy as np
 from datasets import Dataset, DatasetDict
 
+from ..checks.extras import require
+
 logger = logging.getLogger(__name__)
 
 DEFAULTS = {"size": 2000, "test_size": 256, "seed": 0}
@@ -101,13 +103,11 @@ def _global_randomness(seed: int) -> Iterator[None]:
 
 
 def _generate(name: str, settings: dict[str, Any], seed: int, size: int) -> Iterator[dict[str, Any]]:
-    import reasoning_gym
-
     unknown = sorted(map(str, settings.keys() - set(_fields(name))))
     if unknown:
         raise ValueError(f"The task {name!r} has no settings {unknown}. In `task_kwargs`, it takes {_fields(name)}.")
     try:
-        yield from reasoning_gym.create_dataset(name, seed=seed, size=size, **settings)
+        yield from _library().create_dataset(name, seed=seed, size=size, **settings)
     except (AssertionError, TypeError, ValueError, IndexError, RuntimeError) as error:
         raise ValueError(
             f"`task_kwargs` do not suit the task {name!r}: {error}. Check its settings: {_fields(name)}."
@@ -116,9 +116,7 @@ def _generate(name: str, settings: dict[str, Any], seed: int, size: int) -> Iter
 
 def _check_scorer(name: str, entries: list[dict[str, Any]], settings: dict[str, Any]) -> None:
     """Check that the scorer, which knows not the settings and of the problem only the text, tells right answers."""
-    from reasoning_gym import get_score_answer_fn
-
-    score = get_score_answer_fn(name)
+    score = _library().get_score_answer_fn(name)
     for entry in entries:
         if entry["answer"] is not None and score(entry["answer"], json.loads(_as_text(entry))) < 1:
             cause = f"with the settings {settings}" if settings else "once it is written as JSON"
@@ -138,6 +136,8 @@ def _fields(name: str) -> list[str]:
 
 
 def _registered() -> dict[str, tuple[type, type]]:
-    from reasoning_gym.factory import DATASETS  # takes two seconds to import
+    return require("reasoning_gym.factory", "tasks", "A task of reasoning-gym").DATASETS
 
-    return DATASETS
+
+def _library() -> Any:
+    return require("reasoning_gym", "tasks", "A task of reasoning-gym")  # takes two seconds to import

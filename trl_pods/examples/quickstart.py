@@ -2,8 +2,8 @@
 `trl-pods quickstart`: the main job from nothing, on a CPU, without a network.
 
 The task is reasoning-gym's `spell_backward`: spell an English word of three to five letters backward, scored by
-reasoning-gym itself. A model of 100,000 parameters is first taught to spell, then muddled by answers with shuffled
-letters until it is right only about one time in ten. Then `PODSGRPOTrainer` trains it, by the same script and recipe
+reasoning-gym itself. A model of 100,000 parameters is first fine-tuned to spell, then corrupted with shuffled
+answers until it is right only about one time in ten. Then `PODSGRPOTrainer` trains it, by the same script and recipe
 that `trl-pods grpo --config recipes/quickstart.yaml` uses, and the share of right answers is measured before and after
 on words that it never saw.
 """
@@ -18,10 +18,10 @@ import time
 from pathlib import Path
 from typing import Any
 
-import reasoning_gym
 from rich.console import Console
 
 from ..checks.errors import SetupError
+from ..checks.extras import require
 from ..cli import train as grpo
 from .start_models import Problem, made_whole, make_start_model, sample_answers, shuffled
 
@@ -38,7 +38,7 @@ def recipe_path(name: str) -> Path:
 
 
 def run(output_dir: str, seed: int) -> dict[str, float]:
-    """Make a start model, train it with PODS and show what was gained."""
+    """Make an initial checkpoint, train it with PODS and show what was gained."""
     console, started = Console(), time.monotonic()
     folder = Path(output_dir)
     start, data, trained = folder / "start", folder / "data", folder / "model"
@@ -62,7 +62,7 @@ def run(output_dir: str, seed: int) -> dict[str, float]:
     console.print(f"Took {seconds:.0f} s. Model: {trained}. Log: {trained / 'trainer_state.json'}.", soft_wrap=True)
     again = f"{_command()} grpo --config {recipe} --model_name_or_path {start} --dataset_name {data}"
     console.print(
-        "\nNext, train the start model by plain GRPO (as many rollouts sampled as trained), or by another rule:\n"
+        "\nNext, train the initial checkpoint by plain GRPO (n = m), or by another strategy:\n"
         f"  {again} --num_rollouts 16 --output_dir {folder / 'grpo'}\n"
         f"  {again} --down_sampling max_reward --output_dir {folder / 'max_reward'}\n"
         f"  {_command()} strategies\n"
@@ -94,7 +94,7 @@ def _clear(folder: Path, made: tuple[Path, ...]) -> None:
 
 
 def prepare(model_path: str, data_path: str, seed: int = 0) -> None:
-    """Make the start model and the data where they are missing. The recipe names this as its `setup_func`."""
+    """Make the initial checkpoint and the data where they are missing. The recipe names this as its `setup_func`."""
     if not Path(data_path).exists():
         with made_whole(Path(data_path)) as draft:
             _write_data(draft, seed)
@@ -124,14 +124,18 @@ def accuracy(model_path: str, data_path: Path, num_samples: int = 8) -> float:
     return sum(spelled_backward(answers, [row["answer"] for row in problems])) / len(problems)
 
 
+def _reasoning_gym() -> Any:
+    return require("reasoning_gym", "tasks", "The task of the quickstart")
+
+
 @functools.cache
 def _scorer() -> Any:
-    return reasoning_gym.create_dataset(**{**TASK, "size": 1})
+    return _reasoning_gym().create_dataset(**{**TASK, "size": 1})
 
 
 def _write_data(folder: Path, seed: int) -> None:
     words: dict[str, dict[str, str]] = {}
-    for entry in reasoning_gym.create_dataset(seed=seed, **TASK):
+    for entry in _reasoning_gym().create_dataset(seed=seed, **TASK):
         word = entry["metadata"]["word"].lower()
         if re.fullmatch("[a-z]+", word) and word != word[::-1]:
             # "dog" and "god" are one problem here, so that neither is held out while the other is trained on.

@@ -1,7 +1,7 @@
 """
-Start models for the recipes that run on a CPU: small, made offline, and right only some of the time.
+Initial checkpoints for the recipes that run on a CPU: small, made offline, and right only some of the time.
 
-A Llama of 100,000 parameters is taught the task by right answers, then muddled by wrong ones mixed into them. What it
+A Llama of 100,000 parameters is fine-tuned on right answers, then corrupted with wrong labels mixed into them. What it
 has learned is still in it, so reinforcement learning can bring it back in a minute.
 """
 
@@ -18,6 +18,8 @@ from typing import Any, NamedTuple
 
 import torch
 from datasets import Dataset
+from rich.console import Console
+from rich.progress import track
 from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers
 from transformers import (
     AutoModelForCausalLM,
@@ -30,7 +32,6 @@ from transformers import (
 )
 
 from ..data import adapt, load_task
-from ..progress_line import ProgressLine
 
 MADE_FOR = "start_model.json"  # in the model's folder: the task that it was made for
 
@@ -44,7 +45,7 @@ class Problem(NamedTuple):
 
 def prepare(model_path: str, task: str, task_kwargs: dict[str, Any] | None = None) -> None:
     """
-    Make the start model of a reasoning-gym task where it is missing. Recipes name this as their `setup_func`.
+    Make the initial checkpoint of a reasoning-gym task where it is missing. Recipes name this as their `setup_func`.
 
     It takes half a minute on one core if questions and answers are short, and hours if they are long.
     """
@@ -59,8 +60,8 @@ def prepare(model_path: str, task: str, task_kwargs: dict[str, Any] | None = Non
             problems,
             wrong_answer=shuffled_or_another,
             seed=(task_kwargs or {}).get("seed", 0),
-            num_taught=250,
-            num_muddled=80,
+            num_fine_tuned=250,
+            num_corrupted=80,
             share_right=0.5,
         )
         (draft / MADE_FOR).write_text(json.dumps(made_for, default=str) + "\n")
@@ -82,7 +83,7 @@ def made_whole(folder: Path) -> Iterator[Path]:
 
 
 def task_rows(task: str, task_kwargs: dict[str, Any] | None = None) -> Dataset:
-    """Load what a start model is taught from."""
+    """Load what an initial checkpoint is fine-tuned on."""
     return adapt(load_task(task, task_kwargs)["train"], "reasoning_gym", conversational=False)
 
 
@@ -90,7 +91,7 @@ def problems_of(task: str, rows: Dataset) -> list[Problem]:
     """Take prompts and right answers from the rows of a task."""
     answers = [json.loads(entry)["answer"] for entry in rows["entry"]]
     if None in answers:
-        raise ValueError(f"The problems of the task {task!r} come without answers to teach. Choose another task.")
+        raise ValueError(f"The problems of the task {task!r} come without answers. Choose another task.")
     return [Problem(prompt, answer) for prompt, answer in zip(rows["prompt"], answers, strict=True)]
 
 
@@ -121,12 +122,12 @@ def make_start_model(
     wrong_answer: Callable[[str, list[Problem], random.Random], str],
     seed: int = 0,
     lowercase: bool = False,
-    num_taught: int = 200,
-    num_muddled: int = 100,
+    num_fine_tuned: int = 200,
+    num_corrupted: int = 100,
     share_right: float = 0.4,
     num_heads: int = 4,
 ) -> None:
-    """Make a model that was taught to solve problems and then muddled, and its tokenizer."""
+    """Make a model that was fine-tuned on problems, then corrupted with wrong labels, and its tokenizer."""
     set_seed(seed)
     tokenizer = make_tokenizer(problems, lowercase)
     longest = max(len(ids) for ids in tokenizer([problem.prompt + problem.answer for problem in problems])["input_ids"])
@@ -146,16 +147,16 @@ def make_start_model(
             bos_token_id=None,
         )
     )
-    rng, num_steps, learning_rate = random.Random(seed), num_taught + num_muddled, 5e-3
+    rng, num_steps, learning_rate = random.Random(seed), num_fine_tuned + num_corrupted, 5e-3
     optimizer = torch.optim.AdamW(model.parameters(), learning_rate)
     schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, learning_rate, total_steps=num_steps, pct_start=0.1)
-    progress = ProgressLine("teaching it, then muddling it", num_steps)
-    for step in range(num_steps):
+    description = "fine-tuning, then corrupting with wrong labels"
+    for step in track(range(num_steps), description, console=Console(stderr=True)):
         drawn = rng.choices(problems, k=128)
-        muddled = [step >= num_taught and rng.random() >= share_right for _ in drawn]
+        corrupted = [step >= num_fine_tuned and rng.random() >= share_right for _ in drawn]
         answers = [
-            wrong_answer(problem.answer, problems, rng) if muddle else problem.answer
-            for problem, muddle in zip(drawn, muddled, strict=True)
+            wrong_answer(problem.answer, problems, rng) if corrupt else problem.answer
+            for problem, corrupt in zip(drawn, corrupted, strict=True)
         ]
         loss = _supervised_loss(model, tokenizer, [problem.prompt for problem in drawn], answers)
         loss.backward()
@@ -163,8 +164,6 @@ def make_start_model(
         optimizer.step()
         schedule.step()
         optimizer.zero_grad()
-        progress.update(step + 1, f"loss {loss.item():.2f}")
-    progress.close()
     model.save_pretrained(folder)
     tokenizer.save_pretrained(folder)
 
@@ -214,6 +213,6 @@ def _check_made_for(folder: Path, made_for: dict[str, Any]) -> None:
     mark = folder / MADE_FOR
     if mark.exists() and (found := json.loads(mark.read_text())) != json.loads(json.dumps(made_for, default=str)):
         raise ValueError(
-            f"`model_name_or_path` is {str(folder)!r}, a start model for {found}, but the recipe trains on {made_for}. "
-            "Remove the folder, or name another."
+            f"`model_name_or_path` is {str(folder)!r}, an initial checkpoint for {found}, but the recipe trains on "
+            f"{made_for}. Remove the folder, or name another."
         )

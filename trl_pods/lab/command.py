@@ -1,26 +1,25 @@
 """
-What `trl-pods compare` runs: the same start model trained by plain GRPO and by PODS for the same time, several seeds.
+What `trl-pods compare` runs: one initial checkpoint trained by plain GRPO and by PODS for the same time, several seeds.
 
-Evaluation is off the clock. With several learning rates, each method gets the one that is first to the target on tuning
-seeds, which are others than those compared.
+Evaluation is excluded from the time budget. With several learning rates, each method gets the one that is first to the
+target on tuning seeds, which are others than those compared.
 """
 
 import argparse
 import shlex
 import signal
 import sys
-from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..checks.batch_sizes import check_evaluation
 from ..checks.errors import SetupError, exit_on_user_error
+from ..checks.extras import require
 from ..cli.arguments import Arguments, RecipeParser
 from ..cli.build import load_rewards
 from ..cli.train import set_up, set_up_output
 from . import summary
-from .costs import Hardware
-from .methods import DEFAULT, METHODS, Method, make_method
+from .methods import DEFAULT, METHODS, make_method
 from .runs import Job
 
 if TYPE_CHECKING:
@@ -29,8 +28,7 @@ if TYPE_CHECKING:
 
 def run(arguments: list[str], prog: str = "trl-pods compare") -> dict[str, Any]:
     """Compare, say what came out, and write `results.json`, `accuracy.png` and the runs into the output folder."""
-    if find_spec("matplotlib") is None:
-        raise SetupError("Curves are drawn with matplotlib, which is missing. Run pip install 'trl-pods[plot]'.")
+    require("matplotlib", "plot", "The plot of `compare`")
     from rich.console import Console
 
     comparison = _parse(arguments, prog)
@@ -42,9 +40,9 @@ def run(arguments: list[str], prog: str = "trl-pods compare") -> dict[str, Any]:
     results = _compare_alone(comparison)
     tables = [summary.table(results, axis) for axis in results["axes"] if axis != "steps"]
     Console().print(*tables, summary.phase_table(results), sep="\n")
-    for caution in summary.cautions(results):
-        print(caution)
-    print(f"Numbers, curves and picture are in {comparison.folder}: results.json, accuracy.png.")
+    for warning in summary.warnings(results):
+        print(warning)
+    print(f"Numbers, curves and plot are in {comparison.folder}: results.json, accuracy.png.")
     return results
 
 
@@ -77,15 +75,21 @@ def _parse(arguments: list[str], prog: str) -> "Comparison":
     from .comparison import Comparison
 
     own, rest = _parser(prog).parse_known_args(arguments)
-    hardware = Hardware.read(own.hardware) if own.hardware else None
     shared = ["--config", own.config, *rest]
     parsed = RecipeParser(prog).parse(shared)
     _check(own, parsed)
+    if "generation_batch_size" in parsed.recipe.lines or any("generation_batch_size" in word for word in rest):
+        raise SetupError(
+            "`generation_batch_size` is set, but GRPO with n needs another one. Set `steps_per_generation` instead."
+        )
     with parsed.explained():
         check_evaluation(parsed.training)
         names = [getattr(reward, "__name__", str(reward).split("/")[-1]) for reward in load_rewards(parsed)]
         methods = [make_method(name, parsed.training) for name in own.methods]
-        _check_against(own, names, methods, hardware)
+        if own.accuracy is not None and own.accuracy not in names:
+            raise SetupError(
+                f"`accuracy` is {own.accuracy!r}, but the recipe's reward functions are {names}. Name one."
+            )
         set_up(parsed)
     max_seconds = parsed.script.max_seconds or 0.0  # it is set, as has been checked
     return Comparison(
@@ -98,7 +102,6 @@ def _parse(arguments: list[str], prog: str) -> "Comparison":
         tuning_seeds=own.tuning_seeds,
         metric=f"eval_rewards/{own.accuracy or names[0]}/mean",
         folder=Path(own.output_dir),
-        hardware=hardware,
     )
 
 
@@ -106,12 +109,11 @@ def _parser(prog: str) -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog=prog, description=__doc__, allow_abbrev=False)
     add = parser.add_argument
     add("--config", metavar="RECIPE", required=True, help="recipe of the PODS run")
-    add("--methods", nargs="+", default=list(DEFAULT), help=f"of {list(METHODS)} and 'pods:RULE'")
+    add("--methods", nargs="+", default=list(DEFAULT), help=f"of {list(METHODS)} and 'pods:STRATEGY'")
     add("--seeds", nargs="+", type=int, default=[0, 1, 2], help="seeds that are compared")
     add("--learning_rates", nargs="+", type=float, help="to choose from, for each method")
     add("--tuning_seeds", nargs="+", type=int, default=[1000], help="seeds to choose them by")
     add("--accuracy", help="reward function that is the accuracy (default: the first)")
-    add("--hardware", help="JSON with step costs of other hardware to project the curves to")
     add("--num_jobs", type=int, default=1, help="runs at a time, on a CPU with cores to spare")
     add("--output_dir", default="runs/compare", help="folder for all that it makes")
     return parser
@@ -124,10 +126,6 @@ def _check(own: argparse.Namespace, parsed: Arguments) -> None:
             raise SetupError(f"`{name}` is not set, but methods are compared by it. Add for example `--{name} 60`.")
     if parsed.script.dry_run:
         raise SetupError("`dry_run` trains nothing that could be compared. Give it to `trl-pods grpo`.")
-    if "generation_batch_size" in parsed.recipe.entries.keys() | parsed.recipe.overridden:
-        raise SetupError(
-            "`generation_batch_size` is set, but GRPO with n needs another one. Set `steps_per_generation` instead."
-        )
     if parsed.training.num_rollouts == parsed.training.num_generations and len(own.methods) > 1:
         raise SetupError(
             f"`num_rollouts` is {parsed.training.num_rollouts}, which is `num_generations`, so there is nothing to "
@@ -148,14 +146,6 @@ def _check(own: argparse.Namespace, parsed: Arguments) -> None:
         raise SetupError(f"`learning_rates` is {own.learning_rates}, but each must be above 0.")
 
 
-def _check_against(own: argparse.Namespace, names: list[str], methods: list[Method], hardware: Hardware | None) -> None:
-    if own.accuracy is not None and own.accuracy not in names:
-        raise SetupError(f"`accuracy` is {own.accuracy!r}, but the recipe's reward functions are {names}. Name one.")
-    if hardware is not None and all(hardware.step_seconds(method) is None for method in methods):
-        sizes = {method.label: (method.num_rollouts, method.num_generations) for method in methods}
-        raise SetupError(f"`hardware`: {own.hardware!r} has costs for none of the methods (n, m): {sizes}. Add them.")
-
-
 def _overrides(parsed: Arguments) -> list[str]:
     """What all runs do otherwise than the recipe says: alike evaluation, and a log that tells what steps cost."""
     args = parsed.training
@@ -168,17 +158,17 @@ def _overrides(parsed: Arguments) -> list[str]:
 
 
 def main(arguments: list[str], prog: str) -> None:
-    """Run the script as a command: what a user can mend is said in a line, without a traceback."""
+    """Run the script as a command: user errors are reported without a traceback."""
     set_up_output()
     signal.signal(signal.SIGTERM, _end)
     try:
         with exit_on_user_error(prog):
             run(arguments, prog)
     except KeyboardInterrupt:
-        print("\nInterrupted. The same command goes on from what is finished.", file=sys.stderr)
+        print("\nInterrupted. The same command resumes from what is finished.", file=sys.stderr)
         sys.exit(130)
 
 
 def _end(number: int, frame: Any) -> None:
-    print("\nEnded. The same command goes on from what is finished.", file=sys.stderr)
+    print("\nEnded. The same command resumes from what is finished.", file=sys.stderr)
     sys.exit(128 + number)

@@ -11,7 +11,7 @@ from . import costs, summary
 from .curves import Curve, read_curve
 from .methods import Method
 from .outcome import Outcome, choose_rates, compare, tuning_results
-from .pictures import Panel, draw
+from .plots import Panel, draw
 from .runs import Job, Run, train
 
 
@@ -28,7 +28,6 @@ class Comparison:
     tuning_seeds: list[int]
     metric: str
     folder: Path
-    hardware: costs.Hardware | None
 
     def runs(self, method: Method, learning_rate: float, seeds: list[int]) -> list[Run]:
         """The runs of a method, one for each seed."""
@@ -61,8 +60,7 @@ class Axis(NamedTuple):
 
     def outcome(self, references: list[str]) -> Outcome:
         """The times to the target."""
-        known = [name for name in references if name in self.curves]
-        return compare(self.curves, known or [next(iter(self.curves))], self.unit)
+        return compare(self.curves, references, self.unit)
 
 
 def run(comparison: Comparison) -> dict[str, Any]:
@@ -110,14 +108,9 @@ def _tuned(comparison: Comparison) -> tuple[dict[str, float], list[dict[str, Any
 
 
 def _measured(comparison: Comparison, runs: dict[str, list[Run]]) -> dict[str, Axis]:
-    """The comparison by seconds, by steps, and by seconds on other hardware."""
+    """The comparison by seconds and by steps."""
     curves = {name: comparison.curves(of_method) for name, of_method in runs.items()}
-    axes = {"seconds": Axis("measured", "seconds", curves), "steps": Axis("per step", "steps", curves)}
-    if comparison.hardware is not None:
-        seconds = {method.name: comparison.hardware.step_seconds(method) for method in comparison.methods}
-        known = {name: costs.projected(curves[name], s) for name, s in seconds.items() if s is not None}
-        axes["projected"] = Axis(f"projected to {comparison.hardware.name}", "seconds", known)
-    return axes
+    return {"seconds": Axis("measured", "seconds", curves), "steps": Axis("per step", "steps", curves)}
 
 
 def _mean(of_runs: list[dict[str, float] | None]) -> dict[str, float] | None:

@@ -1,21 +1,15 @@
-"""What a step costs: seconds by phase, the ideal that PODS can reach, and the same curves on other hardware."""
+"""What a step costs: seconds by phase, and the ideal that PODS can reach."""
 
-import json
-import math
-from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from ..checks.errors import SetupError
 from ..runs.log import read_log
 from ..runs.record import RunRecord, whole_batches
 from ..timing import PHASES
 from ..wall_clock import METRIC as TRAIN_SECONDS
-from .curves import Curve
-from .methods import Method
 
 
 def step_seconds(folder: Path) -> dict[str, float] | None:
@@ -46,46 +40,3 @@ def ideal_step_seconds(small: dict[str, float], large: dict[str, float]) -> dict
     """
     sampling = {phase: large[phase] for phase in ("generate", "reward")}
     return small | sampling | {"step": small["step"] + sum(large[phase] - small[phase] for phase in sampling)}
-
-
-@dataclass(frozen=True)
-class Hardware:
-    """Seconds of a step's two parts on some hardware, by the number of rollouts per prompt."""
-
-    name: str
-    generate: dict[int, float]
-    update: dict[int, float]
-
-    @classmethod
-    def read(cls, path: str) -> "Hardware":
-        """Read the costs from JSON: `{"name": "my GPU", "generate": {"16": 2.0, "64": 4.5}, "update": {"16": 5.0}}`."""
-        try:
-            values: Any = json.loads(Path(path).read_text())
-            tables = ({int(k): float(v) for k, v in values[part].items()} for part in ("generate", "update"))
-            hardware = cls(str(values["name"]), *tables)
-            if not all(0 <= s < math.inf for s in (*hardware.generate.values(), *hardware.update.values())):
-                raise ValueError("its seconds must be 0 or more, and finite")
-            return hardware
-        except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-            raise SetupError(
-                f"`hardware`: {path!r} cannot be read: {error!r}. It must be JSON with `name`, and with `generate` and "
-                "`update` that map numbers of rollouts per prompt to seconds."
-            ) from error
-
-    def step_seconds(self, method: Method) -> float | None:
-        """Give the seconds of a step, linear between the numbers given."""
-        generate = _between(self.generate, method.num_rollouts)
-        update = _between(self.update, method.num_generations)
-        return None if generate is None or update is None else generate + update
-
-
-def _between(table: dict[int, float], number: int) -> float | None:
-    numbers = sorted(table)
-    if not numbers or not numbers[0] <= number <= numbers[-1]:
-        return None
-    return float(np.interp(number, numbers, [table[k] for k in numbers]))
-
-
-def projected(curves: list[Curve], seconds: float) -> list[Curve]:
-    """Give curves the time that they would take if each step took so many seconds."""
-    return [replace(curve, seconds=curve.steps * seconds) for curve in curves]

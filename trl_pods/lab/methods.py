@@ -39,13 +39,13 @@ def make_method(name: str, args: PODSGRPOConfig) -> Method:
 
     `grpo` samples and trains m rollouts. `grpo_n` samples and trains n, in micro-batches of the recipe's size, so that
     it needs no more memory: n / m times as many are accumulated. `grpo_n_batch` does so in micro-batches n / m times as
-    large, for those who have the memory. `pods` samples n and trains m, by the recipe's rule, and `pods:RULE` by
-    another.
+    large, for those who have the memory. `pods` samples n and trains m, by the recipe's strategy, and `pods:STRATEGY`
+    by another.
     """
     n, m = _sizes(args)
-    kind, colon, rule = name.partition(":")
-    if kind not in METHODS or (colon and (kind != "pods" or not rule)):
-        raise SetupError(f"`methods` has {name!r}, but a method is one of {list(METHODS)}, or 'pods:RULE'.")
+    kind, colon, strategy = name.partition(":")
+    if kind not in METHODS or (colon and (kind != "pods" or not strategy)):
+        raise SetupError(f"`methods` has {name!r}, but a method is one of {list(METHODS)}, or 'pods:STRATEGY'.")
     if kind == "grpo":
         return Method(name, f"GRPO {m}", m, m, ("--num_rollouts", str(m)))
     if kind == "grpo_n":
@@ -53,11 +53,13 @@ def make_method(name: str, args: PODSGRPOConfig) -> Method:
     if kind == "grpo_n_batch":
         return Method(name, f"GRPO {n}, one batch", n, n, _in_one_batch(args))
     try:
-        get_strategy(rule or args.down_sampling)
+        get_strategy(strategy or args.down_sampling)
     except (ValueError, ImportError) as error:
         raise SetupError(f"`methods` has {name!r}: {error}") from error
-    chosen = ("--down_sampling", rule, "--down_sampling_kwargs", "{}") if rule else ()
-    return Method(name, f"PODS {n} to {m}" + (f", {rule}" if rule else ""), n, m, ("--num_rollouts", str(n), *chosen))
+    chosen = ("--down_sampling", strategy, "--down_sampling_kwargs", "{}") if strategy else ()
+    return Method(
+        name, f"PODS {n} to {m}" + (f", {strategy}" if strategy else ""), n, m, ("--num_rollouts", str(n), *chosen)
+    )
 
 
 def _sizes(args: PODSGRPOConfig) -> tuple[int, int]:

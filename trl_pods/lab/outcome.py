@@ -1,10 +1,10 @@
 """
-How much sooner a method reaches what plain GRPO reaches, with an interval over the seeds.
+The speedup of a method to what plain GRPO reaches, with an interval over the seeds.
 
 The target is a share, 99 %, of the best accuracy of the better GRPO baseline, on the mean curve of its seeds, and the
 baselines' time is that of the one that gets there first. Where GRPO has learned nothing, there is no such time: its
 best must lie above the accuracy of the start by more than 3 standard deviations of an evaluation, which the evaluations
-of the start model tell. The interval is the bootstrap's, over seeds that all methods share.
+of the initial checkpoint tell. The interval is the bootstrap's, over seeds that all methods share.
 """
 
 import math
@@ -60,7 +60,7 @@ def _has_learned(curves: dict[str, list[Curve]], best: float) -> bool:
 
 def choose_rates(seen: dict[tuple[str, float], tuple[float, float]]) -> dict[str, float]:
     """
-    Choose the learning rate of each method by what is compared: the first to reach the target.
+    Choose the learning rate of each method by what is compared: the shortest time to the target.
 
     Of those that are equally soon, such as those that do not reach it, the one of the highest mean accuracy over the
     time is chosen.

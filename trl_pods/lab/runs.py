@@ -4,15 +4,16 @@ import json
 import shutil
 import signal
 import threading
-import time
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from rich.console import Console
+from rich.progress import Progress
+
 from ..checks.errors import SetupError
-from ..progress_line import ProgressLine
 from ..resume.checkpoints import last_complete_checkpoint
 from ..runs.atomic import atomic_write
 from ..runs.log import STATE, has_log, last_checkpoint_with_log, read_log, read_state
@@ -25,7 +26,6 @@ COMMAND = "command.json"
 OUTPUT = "output.txt"
 # A schedule over steps would treat methods of different speed differently, and `max_seconds` is what ends a run.
 FIXED = ("--lr_scheduler_type", "constant", "--max_steps", "1000000", "--eval_on_start", "true")
-SHOW_EVERY = 15.0  # seconds between looks at what is running
 
 
 @dataclass(frozen=True)
@@ -59,7 +59,7 @@ class Job(NamedTuple):
 
 def train(runs: list[Run], job: Job) -> None:
     """
-    Train the runs that are not finished, in the given order. One that was interrupted goes on from its last checkpoint.
+    Train the runs that are not finished, in the given order. One that was interrupted resumes from its last checkpoint.
     """
     for run in runs:
         _check_folder(run, job)
@@ -91,7 +91,7 @@ def _check_folder(run: Run, job: Job) -> None:
     if mark.exists() and _noted(mark) != _made_by(run, job):
         raise SetupError(
             f"{str(run.folder)!r} holds a run of another command or of another text of the recipe, see {COMMAND} in "
-            "it. Name another `--output_dir`, or remove the folder to train it anew."
+            "it. Name another `--output_dir`, or remove the folder to train it from scratch."
         )
 
 
@@ -125,9 +125,11 @@ class _Trainings:
 
     def __init__(self, job: Job, num_runs: int, num_finished: int):
         self._job = job
-        self._line = ProgressLine("comparing", num_runs, num_finished)
+        self._progress = Progress(console=Console(stderr=True))
+        self._task = self._progress.add_task("comparing", total=num_runs, completed=num_finished)
+        self._progress.start()
         self._lock = threading.Lock()
-        self._running: dict[Run, tuple[BaseProcess, float]] = {}
+        self._running: dict[Run, BaseProcess] = {}
         self._is_stopped = False
 
     def train(self, run: Run) -> None:
@@ -138,38 +140,25 @@ class _Trainings:
         with self._lock:
             if self._is_stopped:
                 return
-            child = children.start(command, run.folder / OUTPUT)
-            self._running[run] = child, time.monotonic()
-        while child.is_alive():
-            self._show()
-            child.join(SHOW_EVERY)
+            self._running[run] = child = children.start(command, run.folder / OUTPUT)
+        child.join()
         with self._lock:
             del self._running[run]
         if child.exitcode == 0:
             remove_weights(run.folder)
-            self._show(finished=1)
+            self._progress.print(f"finished: {run.method.label}, seed {run.seed}")
+            self._progress.advance(self._task)
         elif not self._is_stopped:
             raise SetupError(_failure(run, child.exitcode))
 
     def stop(self) -> None:
         self._is_stopped = True
         with self._lock:
-            for child, _ in self._running.values():
+            for child in self._running.values():
                 children.end(child)
 
     def close(self) -> None:
-        self._line.close()
-
-    def _show(self, finished: int = 0) -> None:
-        with self._lock:
-            now, done = time.monotonic(), self._line.done + finished
-            note = ", ".join(
-                f"{run.method.label} (seed {run.seed}) {now - started:.0f} s"
-                for run, (_, started) in self._running.items()
-            )
-            # Before a run is finished, its time is not known but for the seconds of training.
-            guess = (self._line.total - done) * self._job.max_seconds / self._job.num_jobs
-            self._line.update(done, note, left=guess if self._line.seconds_left is None and not finished else None)
+        self._progress.stop()
 
 
 def _failure(run: Run, code: int | None) -> str:
@@ -178,7 +167,7 @@ def _failure(run: Run, code: int | None) -> str:
     lines = output.read_text(errors="replace").splitlines() if output.exists() else []  # it may fail before that
     said = [line for line in lines if line.strip() and "%|" not in line][-5:]
     first = f"The run in {str(run.folder)!r} {how}. The last lines of its {OUTPUT}:"
-    return "\n".join([first, *said, "What is finished is kept; the same command goes on from there."])
+    return "\n".join([first, *said, "What is finished is kept; the same command resumes from there."])
 
 
 def remove_weights(folder: Path) -> None:

@@ -99,7 +99,7 @@ def phase_table(summary: dict[str, Any]) -> Table:
     return result
 
 
-def cautions(summary: dict[str, Any]) -> list[str]:
+def warnings(summary: dict[str, Any]) -> list[str]:
     """Say what to keep in mind of a comparison."""
     found = []
     rates = sorted({entry["learning_rate"] for entry in summary["tuning"]})
@@ -119,7 +119,7 @@ def cautions(summary: dict[str, Any]) -> list[str]:
                     "work, or the others were trained before, on a quieter machine; then the times do not compare."
                 )
     if not any(row["ratio"]["seconds"] is not None for row in summary["methods"].values()):
-        found.append("GRPO did not rise above the start model by more than noise, so there is no ratio of times.")
+        found.append("GRPO did not rise above the initial checkpoint by more than noise, so there is no speedup.")
     if len(summary["seeds"]) < 3:
         found.append("An interval needs three seeds or more.")
     return found

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from ...runs.record import RunRecord
-from .pictures import CYCLE, Line, draw_lines, draw_stack
 from .series import TRAIN_SECONDS, RunLog, as_number
+from .svg import CYCLE, Line, draw_lines, draw_stack
 from .text import number
 
 STEP = "optimizer step"

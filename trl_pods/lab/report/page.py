@@ -12,8 +12,8 @@ from ...runs.log import read_log
 from ...runs.record import RunRecord
 from . import charts
 from .examples import examples
-from .pictures import COLORS
 from .series import TRAIN_SECONDS, RunLog, as_number
+from .svg import COLORS
 from .text import number, percentage, shorten
 
 TEMPLATE = "report.html.jinja"

@@ -1,7 +1,7 @@
 """
-Pictures of runs as SVG that stands in a page: its colours are the page's, and its text is text.
+Plots of runs as SVG that stands in a page: its colours are the page's, and its text is text.
 
-Colours are those of Okabe and Ito, which colour-blind people can tell apart.
+Colours are those of Okabe and Ito, which are safe for the colour-blind.
 """
 
 import io
@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from ...checks.errors import SetupError
+from ...checks.extras import require
 from .text import shorten
 
 if TYPE_CHECKING:
@@ -35,13 +35,12 @@ CYCLE = ("blue", "vermillion", "green", "purple", "orange", "sky", "gray")
 
 _SIZE = (6.4, 2.7)  # inches
 _FEW = 40  # points that are marked one by one
-_LABEL_GAP = 0.095  # of the height of the axes
 _LABEL_LENGTH = 26  # characters
 
 
 @dataclass(frozen=True)
 class Line:
-    """A line of a picture."""
+    """A line of a plot."""
 
     label: str
     x: Sequence[float]
@@ -58,42 +57,38 @@ def draw_lines(
     limits: tuple[float | None, float | None] = (None, None),
     reference: tuple[float, str] | None = None,
 ) -> str:
-    """Draw lines, each with its name at its right end."""
+    """Draw lines and a legend."""
     figure, axes = _axes(x_label, y_label)
     for line in lines:
-        axes.plot(line.x, line.y, color=COLORS[line.color], **_style(line))
-    labels = [(_last_known(line.y), line.label, line.color) for line in lines]
+        label = shorten(line.label, _LABEL_LENGTH)
+        axes.plot(line.x, line.y, color=COLORS[line.color], label=label, **_style(line))
     if reference is not None:
-        axes.axhline(reference[0], color=COLORS["muted"], linewidth=1, linestyle=":")
-        labels.append((*reference, "muted"))
+        axes.axhline(reference[0], color=COLORS["muted"], linewidth=1, linestyle=":", label=reference[1])
     axes.margins(x=0.02, y=0.08)
     _fit(axes, limits)
-    _label_right(axes, labels)
+    _legend(axes)
     return _svg(figure)
 
 
 def draw_stack(lines: Sequence[Line], edges: Sequence[float], *, x_label: str, y_label: str, top: float) -> str:
     """Draw values on top of each other, as steps from edge to edge."""
     figure, axes = _axes(x_label, y_label)
-    floor, labels = [0.0] * len(edges[1:]), []
+    floor = [0.0] * len(edges[1:])
     for line in lines:
         ceiling = [low + (value if math.isfinite(value) else 0.0) for low, value in zip(floor, line.y, strict=True)]
         below, above = [*floor, floor[-1]], [*ceiling, ceiling[-1]]
-        axes.fill_between(edges, below, above, step="post", color=COLORS[line.color], linewidth=0)
-        labels.append(((floor[-1] + ceiling[-1]) / 2, line.label, line.color))
+        axes.fill_between(edges, below, above, step="post", color=COLORS[line.color], linewidth=0, label=line.label)
         floor = ceiling
     axes.margins(x=0)
     _fit(axes, (0.0, top))
-    _label_right(axes, labels)
+    _legend(axes)
     return _svg(figure)
 
 
 def _axes(x_label: str, y_label: str) -> "tuple[Figure, Axes]":
-    try:
-        from matplotlib.figure import Figure
-        from matplotlib.ticker import MaxNLocator
-    except ImportError as error:
-        raise SetupError("Pictures need matplotlib. Install it with: pip install 'trl-pods[plot]'") from error
+    Figure = require("matplotlib.figure", "plot", "The report").Figure
+    from matplotlib.ticker import MaxNLocator
+
     figure = Figure(figsize=_SIZE, layout="constrained")
     axes = figure.subplots()
     axes.set_xlabel(x_label, color=COLORS["ink"])
@@ -126,48 +121,26 @@ def _fit(axes: "Axes", limits: tuple[float | None, float | None]) -> None:
     axes.set_xlim(*axes.get_xlim())
 
 
-def _last_known(values: Sequence[float]) -> float:
-    return next((value for value in reversed(values) if math.isfinite(value)), math.nan)
+def _legend(axes: "Axes") -> None:
+    from matplotlib.patches import Patch
 
-
-def _label_right(axes: "Axes", labels: list[tuple[float, str, str]]) -> None:
-    """Write each name beside the axes, at the height of its value or as near as the other names allow."""
-    low, high = axes.get_ylim()
-    labels = [label for label in labels if math.isfinite(label[0])]
-    heights = _spread([min(max((value - low) / (high - low), 0.0), 1.0) for value, _, _ in labels], _LABEL_GAP)
-    for height, (_, name, color) in zip(heights, labels, strict=True):
-        _write(axes, height, 5, "■", color)
-        _write(axes, height, 17, shorten(name, _LABEL_LENGTH), "ink")
-
-
-def _write(axes: "Axes", height: float, points: float, text: str, color: str) -> None:
-    """Write beside the axes, so many points to the right; a `$` in the text is a dollar."""
-    place: dict[str, Any] = {"xycoords": "axes fraction", "textcoords": "offset points", "va": "center"}
-    axes.annotate(text, (1, height), (points, 0), color=COLORS[color], parse_math=False, **place)
-
-
-def _spread(heights: list[float], gap: float) -> list[float]:
-    """Move heights in [0, 1] apart, so that neighbours are `gap` apart and, if there is room, none is above 1."""
-    order = sorted(range(len(heights)), key=heights.__getitem__)
-    placed, floor = list(heights), -math.inf
-    for i in order:
-        placed[i] = max(placed[i], floor)
-        floor = placed[i] + gap
-    ceiling = 1.0
-    for i in reversed(order):
-        placed[i] = min(placed[i], ceiling)
-        ceiling = placed[i] - gap
-    return placed
+    handles: list[Any]
+    handles, labels = axes.get_legend_handles_labels()
+    colors = [handle.get_facecolor() if hasattr(handle, "get_facecolor") else handle.get_color() for handle in handles]
+    patches = [Patch(facecolor=color, label=label) for color, label in zip(colors, labels, strict=True)]
+    place: dict[str, Any] = {"loc": "upper left", "bbox_to_anchor": (1, 1), "handlelength": 0.7}
+    for text in axes.legend(handles=patches, frameon=False, labelcolor=COLORS["ink"], **place).get_texts():
+        text.set_parse_math(False)  # a `$` is a dollar
 
 
 def _svg(figure: "Figure") -> str:
-    """The picture without what a page does not need, and with the page's colours and font in place of ours."""
+    """The plot without what a page does not need, and with the page's colours and font in place of ours."""
     import matplotlib
 
     file = io.StringIO()
     axes = figure.axes[0]
-    # Names inside a picture are hashed with a salt: the same each time, and not that of another picture.
-    salt = "\n".join([axes.get_xlabel(), axes.get_ylabel(), *(text.get_text() for text in axes.texts)])
+    # Names inside a plot are hashed with a salt: the same each time, and not that of another plot.
+    salt = "\n".join([axes.get_xlabel(), axes.get_ylabel(), *axes.get_legend_handles_labels()[1]])
     with matplotlib.rc_context({"svg.fonttype": "none", "svg.hashsalt": salt}):
         figure.savefig(file, format="svg", transparent=True, metadata={"Date": None})
     text = file.getvalue()

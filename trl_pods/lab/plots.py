@@ -1,4 +1,4 @@
-"""Pictures of a comparison: accuracy against seconds and against steps."""
+"""Plots of a comparison: accuracy against seconds and against steps."""
 
 from pathlib import Path
 from typing import NamedTuple
@@ -10,13 +10,13 @@ from matplotlib.figure import Figure
 from ..runs.atomic import atomic_write
 from .curves import Curve, mean_curve
 
-# Okabe and Ito's colours, which the colour-blind can tell apart.
+# Okabe and Ito's colours, which are safe for the colour-blind.
 COLOURS = ("#56B4E9", "#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#000000")
-AXES = {"seconds": "training time (s), evaluation not counted", "steps": "optimizer steps"}
+AXES = {"seconds": "training time (s), evaluation excluded", "steps": "optimizer steps"}
 
 
 class Panel(NamedTuple):
-    """One panel of the picture."""
+    """One panel of the plot."""
 
     title: str
     unit: str
