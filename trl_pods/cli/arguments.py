@@ -4,19 +4,15 @@ What `trl-pods grpo` accepts: the arguments of `trl grpo`, the fields of PODS, a
 It is parsed strictly. Whatever is unknown or of a wrong type is named with its place in the recipe.
 """
 
-import argparse
-import difflib
 import json
-import os
 import re
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple, NoReturn
+from typing import Any, NamedTuple
 
 import torch
 from datasets.exceptions import DatasetsError
-from transformers.hf_argparser import string_to_bool
 from trl import DatasetMixtureConfig, ModelConfig, TrlParser
 from trl.scripts.grpo import GRPOScriptArguments
 
@@ -24,7 +20,8 @@ from ..checks.errors import SetupError
 from ..config import PODSGRPOConfig
 from ..data import check_adapter
 from ..wall_clock import WallClockCallback
-from .launch import LaunchOptions, planned_world_size
+from .launch import LaunchOptions, launch_flags, planned_world_size
+from .options import OptionParser
 from .recipe import Recipe
 
 
@@ -113,26 +110,19 @@ class Arguments(NamedTuple):
         return explained(self.recipe)
 
 
-class RecipeParser(TrlParser):
+class RecipeParser(TrlParser, OptionParser):
     """Parser of command-line arguments and of a recipe, which the former override."""
 
     def __init__(self, prog: str | None = None):
-        super().__init__(
-            (PODSScriptArguments, PODSGRPOConfig, ModelConfig, DatasetMixtureConfig), prog=prog, allow_abbrev=False
-        )
+        kinds = (PODSScriptArguments, PODSGRPOConfig, ModelConfig, DatasetMixtureConfig)
+        super().__init__(kinds, prog=prog, allow_abbrev=False)  # type: ignore[arg-type,misc]
         self.add_argument("--config", metavar="RECIPE", help="YAML file with values for these options.")
+        self.launcher = launch_flags()
 
     def parse(self, arguments: list[str]) -> Arguments:
         """Parse the command line and the recipe that it names."""
-        namespace, rest = self.parse_known_args(arguments)
-        recipe = Recipe(namespace.config)
-        for option in {word.split("=")[0][2:].replace("-", "_") for word in arguments if word.startswith("--")}:
-            recipe.lines.pop(option, None)  # set on the command line, so the recipe is not to blame for it
-        own, for_launcher = self._words(recipe)
-        for_launcher += self._for_launcher(rest)
-        words = [*own, *arguments]
-        namespace = self.parse_known_args(words)[0]
-        if namespace.dry_run and not torch.accelerator.is_available():
+        recipe, words, for_launcher = self.read(arguments)
+        if self.parse_known_args(words)[0].dry_run and not torch.accelerator.is_available():
             words.append("--use_cpu=true")  # so that recipes for GPUs can be tried anywhere
         use_cpu = self.parse_known_args(words)[0].use_cpu
         with explained(recipe):
@@ -142,72 +132,6 @@ class RecipeParser(TrlParser):
                 words, return_remaining_strings=True, look_for_args_file=False
             )
         return Arguments(script, training, model, dataset, launch, recipe)
-
-    def error(self, message: str) -> NoReturn:
-        """Raise what `argparse` complains of, in place of printing the usage of some 400 options and exiting."""
-        raise SetupError(f"{message}. See `{self.prog} --help`.")
-
-    def _words(self, recipe: Recipe) -> tuple[list[str], list[str]]:
-        """What the recipe says, as words for this parser and for the launcher."""
-        actions = {action.dest: action for action in self._actions if action.option_strings and action.nargs != 0}
-        own: list[str] = []
-        for_launcher: list[str] = []
-        errors: list[str] = []
-        for name in recipe.lines:
-            try:
-                if name == "env":
-                    _set_environment(recipe)
-                elif name == "datasets":  # a list of mappings, which no word can say
-                    self.set_defaults(datasets=recipe.value(name))
-                elif name in actions and name != "config":
-                    own += self._words_of(recipe, name, actions[name])
-                elif name in LaunchOptions.names():
-                    for_launcher += LaunchOptions.words(recipe, name)
-                else:
-                    errors.append(f"{recipe.where(name)}: {self._unknown(name)}")
-            except SetupError as error:
-                errors.append(str(error))
-        if errors:
-            raise SetupError("\n".join(errors))
-        return own, for_launcher
-
-    def _words_of(self, recipe: Recipe, name: str, action: argparse.Action) -> list[str]:
-        words = recipe.words(name, action)
-        try:
-            self.parse_known_args(words)
-        except SetupError as error:
-            value = recipe.value(name)
-            raise SetupError(
-                f"{recipe.where(name)}: `{name}` is {value!r}, but it must be {_expected(action, str(value))}."
-            ) from error
-        return words
-
-    def _for_launcher(self, rest: list[str]) -> list[str]:
-        """The arguments for the launcher: what is left when this parser has taken its own."""
-        for argument in rest:
-            name = argument[2:].split("=")[0]
-            if argument.startswith("--") and name.replace("-", "_") not in LaunchOptions.names():
-                raise SetupError(self._unknown(name, prefix="--"))
-        if rest and not rest[0].startswith("--"):
-            raise SetupError(f"The argument {rest[0]!r} belongs to no option. Write `--option value`.")
-        return rest
-
-    def _unknown(self, name: str, prefix: str = "") -> str:
-        dests = {action.dest for action in self._actions} - {"help", "config"}
-        known = [*sorted(dests), *LaunchOptions.names()]
-        nearest = difflib.get_close_matches(name.replace("-", "_"), known, n=1)
-        way_out = f"Did you mean `{prefix}{nearest[0]}`?" if nearest else f"`{self.prog} --help` lists all."
-        return f"There is no option `{prefix}{name}`. {way_out}"
-
-
-def _expected(action: argparse.Action, text: str) -> str:
-    if action.choices:
-        choices = [str(choice) for choice in action.choices]
-        nearest = [c for c in choices if c.startswith(text)][:3] or difflib.get_close_matches(text, choices, n=3)
-        return f"one of {choices}" if len(choices) <= 10 or not nearest else f"a known value, such as {nearest}"
-    return {int: "a whole number", float: "a number", string_to_bool: "true or false"}.get(
-        action.type, "something else"
-    )
 
 
 @contextmanager
@@ -221,15 +145,6 @@ def explained(recipe: Recipe, *more: type[Exception]) -> Iterator[None]:
         message = str(error) or repr(error)
         named = next((name for name in re.findall(r"`(\w+)`", message) if name in recipe.lines), None)
         raise SetupError(f"{recipe.where(named)}: {message}" if named else message) from error
-
-
-def _set_environment(recipe: Recipe) -> None:
-    try:
-        os.environ.update(recipe.texts("env"))
-    except (ValueError, OSError) as error:
-        raise SetupError(
-            f"{recipe.where('env')}: `env` is {recipe.value('env')!r}, but it must map variables to values: {error}."
-        ) from error
 
 
 def _json_mapping(name: str, text: str) -> dict[str, Any]:

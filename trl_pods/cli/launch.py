@@ -7,7 +7,6 @@ import os
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from subprocess import CalledProcessError
 
 import torch
@@ -18,7 +17,6 @@ from trl.cli.accelerate_config import resolve_accelerate_config_argument
 
 from ..checks.errors import SetupError
 from ..config import PODSGRPOConfig
-from .recipe import Recipe
 
 MODULE = "trl_pods.cli.train"
 LAUNCHED = "TRL_PODS_LAUNCHED"  # marks the processes that were launched, as accelerate does not mark a single one
@@ -34,24 +32,6 @@ class LaunchOptions:
         self._options = self._parse([])
         if self.num_processes < 1:
             raise SetupError(f"`num_processes` is {self.num_processes}, but it must be 1 or more.")
-
-    @staticmethod
-    def names() -> list[str]:
-        """List all options."""
-        return ["accelerate_config", *_actions()]
-
-    @staticmethod
-    def words(recipe: Recipe, name: str) -> list[str]:
-        """An option of a recipe as words; a file is looked for in the current folder, then beside the recipe."""
-        value = recipe.value(name)
-        if name != "accelerate_config" and _actions()[name].nargs == 0:
-            if recipe.words(name) not in ([f"--{name}=true"], [f"--{name}=false"]):
-                raise SetupError(f"{recipe.where(name)}: `{name}` is {value!r}, but it must be true or false.")
-            return [f"--{name}"] if recipe.words(name) == [f"--{name}=true"] else []
-        beside = Path(recipe.path or ".").parent / str(value)
-        if name in ("accelerate_config", "config_file") and not Path(value).is_file() and beside.is_file():
-            value = str(beside)
-        return [f"--{name}", value]
 
     @property
     def num_processes(self) -> int:
@@ -133,12 +113,11 @@ def end_process_group() -> None:
 
 
 @functools.cache
-def _actions() -> dict[str, argparse.Action]:
-    return {
-        action.dest: action
-        for action in launch_command_parser()._actions
-        if action.option_strings and action.dest not in ("help", "module", "no_python", "env")
-    }
+def launch_flags() -> dict[str, bool]:
+    """The options of `accelerate launch`, and TRL's `accelerate_config`; whether each is a flag."""
+    actions = [action for action in launch_command_parser()._actions if action.option_strings]
+    own = ("help", "module", "no_python", "env")
+    return {"accelerate_config": False} | {a.dest: a.nargs == 0 for a in actions if a.dest not in own}
 
 
 def _split(argument: str) -> list[str]:

@@ -51,6 +51,11 @@ def main(arguments: list[str] | None = None) -> None:
 def _grpo(arguments: list[str]) -> None:
     if any(argument.split("=")[0].replace("-", "_") == "__dry_run" for argument in arguments):
         os.environ["HF_HUB_OFFLINE"] = "1"  # read when the libraries are imported
+    from ..checks.errors import exit_on_user_error
+    from .options import check_early
+
+    with exit_on_user_error("trl-pods grpo"):
+        check_early(arguments, "trl-pods grpo")
     from .train import main as train
 
     train(arguments, prog="trl-pods grpo")

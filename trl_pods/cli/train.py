@@ -17,11 +17,14 @@ from .arguments import Arguments, RecipeParser
 from .build import checkpoint_to_resume, load_data, load_rewards, load_setup, make_trainer
 from .dry_run import report
 from .launch import end_process_group
+from .options import remember
 
 
 def run(arguments: list[str], prog: str | None = None) -> PODSGRPOTrainer | None:
     """Parse the arguments and train."""
-    parsed = RecipeParser(prog).parse(arguments)
+    parser = RecipeParser(prog)
+    remember(parser)
+    parsed = parser.parse(arguments)
     if parsed.script.dry_run:
         report(parsed)
         return None

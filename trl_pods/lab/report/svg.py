@@ -124,9 +124,8 @@ def _fit(axes: "Axes", limits: tuple[float | None, float | None]) -> None:
 def _legend(axes: "Axes") -> None:
     from matplotlib.patches import Patch
 
-    handles: list[Any]
-    handles, labels = axes.get_legend_handles_labels()
-    colors = [handle.get_facecolor() if hasattr(handle, "get_facecolor") else handle.get_color() for handle in handles]
+    handles, labels = (list[Any](found) for found in axes.get_legend_handles_labels())
+    colors = [getattr(handle, "get_facecolor", getattr(handle, "get_color", None))() for handle in handles]
     patches = [Patch(facecolor=color, label=label) for color, label in zip(colors, labels, strict=True)]
     place: dict[str, Any] = {"loc": "upper left", "bbox_to_anchor": (1, 1), "handlelength": 0.7}
     for text in axes.legend(handles=patches, frameon=False, labelcolor=COLORS["ink"], **place).get_texts():

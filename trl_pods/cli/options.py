@@ -1,0 +1,175 @@
+"""
+The options of `trl-pods grpo`, and whether a command line and its recipe fit them, without importing torch.
+
+Importing TRL's dataclasses, and torch with them, takes seconds. So what they define (names, types, choices, help) is
+kept in the user's cache folder, by the versions of the packages, once it has been read from them.
+"""
+
+import argparse
+import difflib
+import hashlib
+import json
+import os
+import sys
+from contextlib import suppress
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any, NoReturn
+
+from transformers.hf_argparser import string_to_bool
+
+from ..checks.errors import SetupError
+from .recipe import Recipe
+
+PACKAGES = ("trl-pods", "trl", "transformers", "accelerate", "peft")
+TYPES = {"int": int, "float": float, "string_to_bool": string_to_bool}
+
+
+class OptionParser(argparse.ArgumentParser):
+    """Turns a recipe into words of the command line, and says what is wrong with either."""
+
+    launcher: dict[str, bool]  # option of `accelerate launch` -> whether it is a flag
+
+    def read(self, arguments: list[str]) -> tuple[Recipe, list[str], list[str]]:
+        """The recipe that the arguments name, all words for this parser, and all for the launcher."""
+        namespace, rest = self.parse_known_args(arguments)
+        recipe = Recipe(namespace.config)
+        for option in {word.split("=")[0][2:].replace("-", "_") for word in arguments if word.startswith("--")}:
+            recipe.lines.pop(option, None)  # set on the command line, so the recipe is not to blame for it
+        own, for_launcher = self._words(recipe)
+        return recipe, [*own, *arguments], [*for_launcher, *self._for_launcher(rest)]
+
+    def error(self, message: str) -> NoReturn:
+        """Raise what `argparse` complains of, in place of printing the usage of some 400 options and exiting."""
+        raise SetupError(f"{message}. See `{self.prog} --help`.")
+
+    def _words(self, recipe: Recipe) -> tuple[list[str], list[str]]:
+        actions = {action.dest: action for action in self._actions if action.option_strings and action.nargs != 0}
+        own: list[str] = []
+        for_launcher: list[str] = []
+        errors: list[str] = []
+        for name in recipe.lines:
+            try:
+                if name == "env":
+                    _set_environment(recipe)
+                elif name == "datasets":  # a list of mappings, which no word can say
+                    self.set_defaults(datasets=recipe.value(name))
+                elif name in actions and name != "config":
+                    own += self._words_of(recipe, name, actions[name])
+                elif name in self.launcher:
+                    for_launcher += _words_for_launcher(recipe, name, is_flag=self.launcher[name])
+                else:
+                    errors.append(f"{recipe.where(name)}: {self._unknown(name)}")
+            except SetupError as error:
+                errors.append(str(error))
+        if errors:
+            raise SetupError("\n".join(errors))
+        return own, for_launcher
+
+    def _words_of(self, recipe: Recipe, name: str, action: argparse.Action) -> list[str]:
+        words = recipe.words(name, action)
+        try:
+            self.parse_known_args(words)
+        except SetupError as error:
+            value = recipe.value(name)
+            raise SetupError(
+                f"{recipe.where(name)}: `{name}` is {value!r}, but it must be {_expected(action, str(value))}."
+            ) from error
+        return words
+
+    def _for_launcher(self, rest: list[str]) -> list[str]:
+        """The arguments for the launcher: what is left when this parser has taken its own."""
+        for argument in rest:
+            name = argument[2:].split("=")[0]
+            if argument.startswith("--") and name.replace("-", "_") not in self.launcher:
+                raise SetupError(self._unknown(name, prefix="--"))
+        if rest and not rest[0].startswith("--"):
+            raise SetupError(f"The argument {rest[0]!r} belongs to no option. Write `--option value`.")
+        return rest
+
+    def _unknown(self, name: str, prefix: str = "") -> str:
+        dests = {action.dest for action in self._actions} - {"help", "config"}
+        nearest = difflib.get_close_matches(name.replace("-", "_"), [*sorted(dests), *self.launcher], n=1)
+        way_out = f"Did you mean `{prefix}{nearest[0]}`?" if nearest else f"`{self.prog} --help` lists all."
+        return f"There is no option `{prefix}{name}`. {way_out}"
+
+
+def check_early(arguments: list[str], prog: str) -> None:
+    """Print the help or say what is wrong, if the options are in the cache; what is right is parsed again later."""
+    try:
+        known = json.loads(_cache().read_text())
+    except (OSError, ValueError):
+        return
+    if {"-h", "--help"} & set(arguments):
+        print(known["help"], end="")
+        sys.exit(0)
+    parser = OptionParser(prog=prog, add_help=False, allow_abbrev=False)
+    parser.launcher = known["launcher"]
+    for option in known["options"]:
+        parser.add_argument(*option.pop("flags"), **option | {"type": TYPES.get(option["type"], str)})
+    parser.read(arguments)
+
+
+def remember(parser: OptionParser) -> None:
+    """Keep the options of a parser in the cache."""
+    options: list[dict[str, Any]] = [
+        {
+            "flags": action.option_strings,
+            "dest": action.dest,
+            "nargs": action.nargs,
+            "const": action.const,
+            "type": getattr(action.type, "__name__", ""),
+            "choices": action.choices and [str(choice) for choice in action.choices],
+        }
+        for action in parser._actions
+        if action.option_strings and action.nargs != 0
+    ]
+    path = _cache()
+    if not path.exists():
+        with suppress(OSError):
+            path.parent.mkdir(parents=True, exist_ok=True)
+            draft = path.with_suffix(f".{os.getpid()}")
+            draft.write_text(
+                json.dumps({"help": parser.format_help(), "launcher": parser.launcher, "options": options})
+            )
+            draft.replace(path)
+
+
+def _cache() -> Path:
+    folder = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    versions = [sys.version, *map(version, PACKAGES), Path(__file__).stat().st_mtime_ns]
+    return Path(folder) / "trl_pods" / f"options-{hashlib.sha256(repr(versions).encode()).hexdigest()[:16]}.json"
+
+
+def _expected(action: argparse.Action, text: str) -> str:
+    if action.choices:
+        choices = [str(choice) for choice in action.choices]
+        nearest = [c for c in choices if c.startswith(text)][:3] or difflib.get_close_matches(text, choices, n=3)
+        return f"one of {choices}" if len(choices) <= 10 or not nearest else f"a known value, such as {nearest}"
+    kinds: dict[Any, str] = {int: "a whole number", float: "a number", string_to_bool: "true or false"}
+    return kinds.get(action.type, "something else")
+
+
+def _words_for_launcher(recipe: Recipe, name: str, *, is_flag: bool) -> list[str]:
+    """A file is looked for in the current folder, then beside the recipe."""
+    words = recipe.words(name)
+    if not words:
+        return []
+    value = words[0].split("=", maxsplit=1)[1]
+    if is_flag:
+        if value not in ("true", "false"):
+            raise SetupError(f"{recipe.where(name)}: `{name}` is {value!r}, but it must be true or false.")
+        return [f"--{name}"] if value == "true" else []
+    beside = Path(recipe.path or ".").parent / value
+    if name in ("accelerate_config", "config_file") and not Path(value).is_file() and beside.is_file():
+        value = str(beside)
+    return [f"--{name}", value]
+
+
+def _set_environment(recipe: Recipe) -> None:
+    try:
+        os.environ.update(recipe.texts("env"))
+    except (ValueError, OSError) as error:
+        raise SetupError(
+            f"{recipe.where('env')}: `env` is {recipe.value('env')!r}, but it must map variables to values: {error}."
+        ) from error
