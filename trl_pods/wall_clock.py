@@ -1,5 +1,5 @@
 """
-The wall clock of training: stop, save and evaluate after so many seconds, with evaluation off the clock.
+The wall clock of training: stop, save and evaluate after so many seconds, with evaluation excluded from the time budget.
 
 This is how the PODS paper (arXiv 2504.13818) compares methods: each trains for the same time, and is evaluated on the
 way without paying for it.
@@ -85,7 +85,7 @@ class TrainingClock(TrainerCallback):
 
 class WallClockCallback(TrainingClock, ExportableState):
     """
-    Stops, saves and evaluates by the seconds of training, with evaluation off the clock.
+    Stops, saves and evaluates by the seconds of training, with evaluation excluded from the time budget.
 
     It acts only after steps at which a generation batch is used up, see [`is_generation_used_up`], because only there
     does a run of `GRPOTrainer` resume exactly; so it may act late by what one generation batch takes. When training

@@ -122,10 +122,11 @@ def _fit(axes: "Axes", limits: tuple[float | None, float | None]) -> None:
 
 
 def _legend(axes: "Axes") -> None:
+    from matplotlib.lines import Line2D
     from matplotlib.patches import Patch
 
-    handles, labels = (list[Any](found) for found in axes.get_legend_handles_labels())
-    colors = [getattr(handle, "get_facecolor", getattr(handle, "get_color", None))() for handle in handles]
+    handles, labels = axes.get_legend_handles_labels()
+    colors: list[Any] = [h.get_color() if isinstance(h, Line2D) else h.properties()["facecolor"] for h in handles]
     patches = [Patch(facecolor=color, label=label) for color, label in zip(colors, labels, strict=True)]
     place: dict[str, Any] = {"loc": "upper left", "bbox_to_anchor": (1, 1), "handlelength": 0.7}
     for text in axes.legend(handles=patches, frameon=False, labelcolor=COLORS["ink"], **place).get_texts():
