@@ -1,5 +1,5 @@
 """
-The wall clock of training: stop, save and evaluate after so many seconds, with evaluation excluded from the time budget.
+The wall clock of training: stop, save and evaluate after so many seconds, evaluation excluded.
 
 This is how the PODS paper (arXiv 2504.13818) compares methods: each trains for the same time, and is evaluated on the
 way without paying for it.
