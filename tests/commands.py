@@ -9,18 +9,18 @@ import tiny
 import yaml
 
 
-def run(*arguments, cwd=None, env=None, timeout=170):
+def run(*arguments, cwd=None, env=None, timeout=900):
     """Run `trl-pods` with the arguments, in a process of its own."""
     command = [sys.executable, "-m", "trl_pods.cli.main", *map(str, arguments)]
     return subprocess.run(command, capture_output=True, text=True, cwd=cwd, env=env, timeout=timeout)
 
 
-def run_python(*arguments, cwd=None, env=None, timeout=170):
+def run_python(*arguments, cwd=None, env=None, timeout=900):
     command = [sys.executable, *map(str, arguments)]
     return subprocess.run(command, capture_output=True, text=True, cwd=cwd, env=env, timeout=timeout)
 
 
-def torchrun(worker: Path, *arguments, num_processes=2, timeout=300) -> None:
+def torchrun(worker: Path, *arguments, num_processes=2, timeout=900) -> None:
     """Run a script under torchrun, which finds the modules that the tests find, and check that it succeeds."""
     launcher = ["-m", "torch.distributed.run", "--standalone", "--nproc_per_node", num_processes]
     path = os.pathsep.join([str(Path(__file__).parents[1]), *sys.path])

@@ -27,7 +27,7 @@ def start(arguments: list, folder: Path) -> subprocess.Popen:
 
 def finish(process: subprocess.Popen) -> str:
     try:
-        output, _ = process.communicate(timeout=240)
+        output, _ = process.communicate(timeout=900)
     except subprocess.TimeoutExpired:
         process.terminate()  # torchrun ends its workers
         output, _ = process.communicate()

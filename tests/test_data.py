@@ -190,7 +190,7 @@ def test_tasks_that_differ_between_processes_are_known():
             env={"PYTHONHASHSEED": seed},
             capture_output=True,
             text=True,
-            timeout=120,
+            timeout=900,
         ).stderr.splitlines()
         for seed in ("1", "2")
     ]

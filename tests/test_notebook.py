@@ -26,7 +26,7 @@ def executed(tmp_path_factory):
     settings = code_cells(notebook)[0]
     settings.source, num_replaced = re.subn(r"^max_steps = \d+$", "max_steps = 15", settings.source, flags=re.MULTILINE)
     assert num_replaced == 1
-    kernel = NotebookClient(notebook, timeout=170, kernel_name="python3", resources={"metadata": {"path": str(folder)}})
+    kernel = NotebookClient(notebook, timeout=900, kernel_name="python3", resources={"metadata": {"path": str(folder)}})
     kernel.execute(env={**os.environ, "PYTHONPATH": str(PATH.parents[1])})
     return notebook, folder
 

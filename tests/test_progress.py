@@ -39,7 +39,7 @@ def on_terminal(command: list[str], columns: int) -> str:
     except OSError:  # how Linux says that the other end is closed
         pass
     os.close(reader)
-    assert process.wait(timeout=60) == 0, written.decode()[-4000:]
+    assert process.wait(timeout=900) == 0, written.decode()[-4000:]
     return written.decode()
 
 

@@ -91,7 +91,7 @@ def test_data_and_a_model_that_are_cut_off_do_not_count_as_made(tmp_path, monkey
 @pytest.mark.usefixtures("output")
 def test_the_recipe_trains_on_what_the_quickstart_made(folder):
     recipe = ROOT / "recipes" / "quickstart.yaml"
-    done = commands.run("grpo", "--config", recipe, "--max_steps", 2, cwd=folder, timeout=120)
+    done = commands.run("grpo", "--config", recipe, "--max_steps", 2, cwd=folder, timeout=900)
     assert done.returncode == 0, done.stderr
     assert re.search(r"training: 100%.*2/2", done.stderr)
 

@@ -22,27 +22,17 @@ from .checks.errors import SetupError
 METRIC = "pods/train_seconds"
 
 
-class TrainingClock(TrainerCallback):
+class _TrainingClock(TrainerCallback):
     """
     Counts the seconds of training, without those of evaluation.
 
     Time is cut into pieces at the events of the trainer, because no event says that an evaluation begins: a piece that
     ends in a prediction step is evaluation, and so is what follows until the evaluation is over. What a process does
     before training begins is not counted; saving is.
-
-    Args:
-        clock (`Callable[[], float]`, *optional*, defaults to `time.monotonic`):
-            Where the time in seconds is read.
-
-    Attributes:
-        seconds (`float`):
-            Seconds of training up to the last event.
-        evaluation_seconds (`float`):
-            Seconds of evaluation during training, likewise.
     """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic):
-        self.seconds = self.evaluation_seconds = 0.0
+        self.seconds = 0.0  # up to the last event
         self._clock = clock
         self._since: float | None = None  # when the last piece ended; None outside of training
         self._evaluating = False
@@ -76,21 +66,19 @@ class TrainingClock(TrainerCallback):
         if self._since is None:
             return
         now = self._clock()
-        if self._evaluating:
-            self.evaluation_seconds += now - self._since
-        else:
+        if not self._evaluating:
             self.seconds += now - self._since
         self._since = now
 
 
-class WallClockCallback(TrainingClock, ExportableState):
+class WallClockCallback(_TrainingClock, ExportableState):
     """
     Stops, saves and evaluates by the seconds of training, with evaluation excluded from the time budget.
 
     It acts only after steps at which a generation batch is used up, see [`is_generation_used_up`], because only there
     does a run of `GRPOTrainer` resume exactly; so it may act late by what one generation batch takes. When training
     ends, it saves and evaluates once more where `save_seconds` and `eval_seconds` are set. The seconds are kept in
-    the checkpoints (`trainer_state.json`), and a resumed run goes on counting from there. With several processes, the
+    the checkpoints (`trainer_state.json`), and a resumed run continues from there. With several processes, the
     clock of the main process decides for all.
 
     The seconds are logged as `pods/train_seconds` with everything that the trainer logs, in evaluation, too. Use it
@@ -165,12 +153,7 @@ class WallClockCallback(TrainingClock, ExportableState):
         trainer.callback_handler.callbacks.insert(0, self)
 
     def state(self) -> dict[str, Any]:
-        """
-        What a checkpoint keeps.
-
-        Returns:
-            `dict[str, Any]`: The arguments, and the seconds up to now.
-        """
+        """What a checkpoint keeps: the arguments, and the seconds up to now."""
         self._cut()
         return {
             "args": {
@@ -226,19 +209,8 @@ def is_generation_used_up(args: GRPOConfig, step: int, train_dataloader: Any = N
     In each epoch, it is where the micro-batches trained, `gradient_accumulation_steps` a step, are a multiple of
     `steps_per_generation * num_iterations`.
 
-    Args:
-        args ([`~trl.GRPOConfig`]):
-            Resolved training arguments.
-        step (`int`):
-            Optimizer steps done, at least 1.
-        train_dataloader (`Any`, *optional*):
-            Data loader of the training, to know the steps of an epoch, if it has a length. The last step of an epoch
-            may train fewer micro-batches than the others.
-
-    Returns:
-        `bool`: Whether it was.
-
-    Example:
+    The last step of an epoch may train fewer micro-batches than the others, which a `train_dataloader` of known length
+    tells.
 
     ```python
     >>> from types import SimpleNamespace

@@ -20,7 +20,7 @@ def results(vllm_model_path, tmp_path_factory) -> dict:
     with serve() as server:
         for cases in (["server", "colocate"], ["tensor_parallel"]):
             arguments = [vllm_model_path, folder, server.url, *cases]
-            commands.torchrun(worker, *arguments, num_processes=WORLD_SIZE, timeout=400)
+            commands.torchrun(worker, *arguments, num_processes=WORLD_SIZE, timeout=900)
     found = {"asked": server.asked}
     for case in ("server", "colocate", "tensor_parallel"):
         found[case] = [

@@ -19,6 +19,7 @@ from typing import Any, NoReturn
 from transformers.hf_argparser import string_to_bool
 
 from ..checks.errors import SetupError
+from ..runs.atomic import atomic_write
 from .recipe import Recipe
 
 PACKAGES = ("trl-pods", "trl", "transformers", "accelerate", "peft")
@@ -126,13 +127,9 @@ def remember(parser: OptionParser) -> None:
     ]
     path = _cache()
     if not path.exists():
-        with suppress(OSError):
-            path.parent.mkdir(parents=True, exist_ok=True)
-            draft = path.with_suffix(f".{os.getpid()}")
-            draft.write_text(
-                json.dumps({"help": parser.format_help(), "launcher": parser.launcher, "options": options})
-            )
-            draft.replace(path)
+        known = {"help": parser.format_help(), "launcher": parser.launcher, "options": options}
+        with suppress(SetupError), atomic_write(path) as draft:  # nothing is lost where there is no place for it
+            draft.write_text(json.dumps(known))
 
 
 def _cache() -> Path:
