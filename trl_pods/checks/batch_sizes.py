@@ -40,7 +40,7 @@ def check_batches(args: GRPOConfig) -> None:
     if args.do_eval and args.eval_strategy != "no":
         check_evaluation(args)
     batch, group = args.generation_batch_size, args.num_generations
-    if batch is None:  # refused before the batch is known
+    if batch is None:  # an error came before the batch was known
         return
     rows = args.per_device_train_batch_size * args.world_size
     if batch % rows != 0:

@@ -18,9 +18,9 @@ class LearningSignal:
     - `frac_reward_zero_std` is 1: no prompt has rollouts of different reward. With `num_rollouts` equal to
       `num_generations` the metric is TRL's, which for `scale_rewards="batch"` and `"normalize_then_sum"` is 1 only if
       all rewards of the batch are equal.
-    - It is less, but `pods/kept_frac_zero_std` is 1: the rule keeps rollouts of equal reward. With
+    - It is less, but `pods/kept_frac_zero_std` is 1: the strategy keeps rollouts of equal reward. With
       `advantage_statistics="all"` they teach nonetheless, and there is no warning.
-    - `completions/clipped_ratio` is at least 0.95: nearly all completions are cut at `max_completion_length`.
+    - `completions/clipped_ratio` is at least 0.95: nearly all completions are truncated at `max_completion_length`.
     """
 
     def __init__(self, args: Any):
@@ -67,13 +67,13 @@ class LearningSignal:
     def _about_selection(self) -> str:
         return (
             f"No learning signal: in {PATIENCE} generation batches in a row, rollouts differed in reward, but those "
-            f"that `down_sampling={self._args.down_sampling!r}` kept of each prompt did not. Use a rule that keeps "
+            f"that `down_sampling={self._args.down_sampling!r}` kept of each prompt did not. Use a strategy that keeps "
             "different rewards, such as 'max_variance', or set `advantage_statistics='all'`."
         )
 
     def _about_length(self) -> str:
         return (
-            f"In {PATIENCE} generation batches in a row, at least {_NEARLY_ALL:.0%} of the completions were cut at "
-            f"`max_completion_length` ({self._args.max_completion_length} tokens), so that what rewards look for at "
+            f"In {PATIENCE} generation batches in a row, at least {_NEARLY_ALL:.0%} of the completions were truncated "
+            f"at `max_completion_length` ({self._args.max_completion_length} tokens), so that what rewards look for at "
             "their end may never be written. Raise `max_completion_length`, or ask for shorter completions."
         )

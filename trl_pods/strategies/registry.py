@@ -38,7 +38,7 @@ def register_strategy(name: str) -> "Callable[[Strategy], Strategy]":
 
     It receives, of the following keyword arguments, those that its signature names, or all if it takes `**kwargs`:
     `rewards_per_func` (float tensor (P, n, F), NaN where a reward function gave no score), `completion_lengths` (long
-    tensor (P, n), in tokens), `truncated` (bool tensor (P, n), cut at `max_completion_length`), `generator`
+    tensor (P, n), in tokens), `truncated` (bool tensor (P, n), truncated at `max_completion_length`), `generator`
     (`torch.Generator` seeded from `args.seed` and the step) and `step` (`int`, optimizer steps done so far). Any
     further parameters are set by `down_sampling_kwargs`. With several processes, the main process calls it, on the
     rewards of all, and all keep what it returns: they cannot differ in a rounding, in a random number, or in whether
