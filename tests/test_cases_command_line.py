@@ -31,6 +31,13 @@ def test_case_80_no_is_a_word_where_a_word_is_wanted(tmp_path, written):
     assert training.bf16 is False
 
 
+@pytest.mark.parametrize(("written", "value"), [("on", True), ("off", False), ("Yes", True), ("False", False)])
+def test_case_80_a_flag_may_be_written_as_yaml_writes_it(written, value, tmp_path):
+    assert parse(write_recipe(tmp_path, f"use_cpu: on\nbf16: {written}\n")).training.bf16 is value
+    with pytest.raises(SetupError, match=r"recipe.yaml:1: `bf16` is 'maybe', but it must be true or false"):
+        parse(write_recipe(tmp_path, "bf16: maybe\n"))
+
+
 def test_case_81_one_value_does_where_a_list_is_wanted(tmp_path):
     path = write_recipe(tmp_path, "use_cpu: true\nreward_funcs: my.mod.f\nreward_weights: 0.5\n")
     parsed = parse(path)

@@ -20,7 +20,7 @@ from transformers.hf_argparser import string_to_bool
 
 from ..checks.errors import SetupError
 from ..runs.atomic import atomic_write
-from .recipe import Recipe
+from .recipe import Recipe, kind_of
 
 PACKAGES = ("trl-pods", "trl", "transformers", "accelerate", "peft")
 TYPES = {"int": int, "float": float, "string_to_bool": string_to_bool}
@@ -119,7 +119,7 @@ def remember(parser: OptionParser) -> None:
             "dest": action.dest,
             "nargs": action.nargs,
             "const": action.const,
-            "type": getattr(action.type, "__name__", ""),
+            "type": kind_of(action),
             "choices": action.choices and [str(choice) for choice in action.choices],
         }
         for action in parser._actions
@@ -143,8 +143,8 @@ def _expected(action: argparse.Action, text: str) -> str:
         choices = [str(choice) for choice in action.choices]
         nearest = [c for c in choices if c.startswith(text)][:3] or difflib.get_close_matches(text, choices, n=3)
         return f"one of {choices}" if len(choices) <= 10 or not nearest else f"a known value, such as {nearest}"
-    kinds: dict[Any, str] = {int: "a whole number", float: "a number", string_to_bool: "true or false"}
-    return kinds.get(action.type, "something else")
+    kinds = {"int": "a whole number", "float": "a number", "string_to_bool": "true or false"}
+    return kinds.get(kind_of(action), "something else")
 
 
 def _words_for_launcher(recipe: Recipe, name: str, *, is_flag: bool) -> list[str]:

@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any
 
 import yaml
-from transformers.hf_argparser import string_to_bool
 
 from ..checks.errors import SetupError
 
@@ -67,7 +66,7 @@ class Recipe:
         if value is None:
             return []
         if node.tag.endswith(":bool"):  # `on` is one of YAML's, which the command line does not know
-            is_word = action is not None and action.type is not string_to_bool
+            is_word = action is not None and kind_of(action) != "string_to_bool"
             value = value.lower() if is_word else str(self._loader.construct_object(node)).lower()
         if isinstance(node, yaml.SequenceNode) and action is not None and action.nargs == "+":
             return [f"--{name}", *(item if isinstance(item, str) else json.dumps(item) for item in value)]
@@ -80,6 +79,11 @@ class Recipe:
         if isinstance(node, yaml.SequenceNode):
             return [self._plain(item) for item in node.value]
         return self._loader.construct_object(node, deep=True)
+
+
+def kind_of(action: argparse.Action) -> str:
+    """The type that an option converts to, by name, as TRL and transformers each have a `string_to_bool`."""
+    return getattr(action.type, "__name__", "")
 
 
 class _Loader(yaml.SafeLoader):
