@@ -52,7 +52,7 @@ def test_it_trains_to_more_right_answers(executed):
 
 def test_it_shows_progress_which_rollouts_were_kept_and_figures(executed):
     notebook, folder = executed
-    assert any("training 15/15" in text for text in outputs(notebook, "text/plain"))
+    assert any("[15/15" in text for text in outputs(notebook, "text/html"))
     [table] = [text for text in outputs(notebook, "text/html") if "<th>kept</th>" in text]
     assert table.count("<td>True</td>") == 16 and table.count("<td>False</td>") == 5
     assert len(outputs(notebook, "image/png")) == 2
