@@ -110,6 +110,19 @@ def test_a_dotted_path_is_imported_also_from_the_current_folder(tmp_path, monkey
             get_strategy(path)
 
 
+def test_a_dotted_path_names_a_function_in_a_package(tmp_path, monkeypatch):
+    """Also one that has the name of its module, as in `from .keep import keep`; and what its module lacks is named."""
+    package = tmp_path / "strategies_in_a_package"
+    package.mkdir()
+    (package / "__init__.py").write_text("from .keep import keep\n")
+    (package / "keep.py").write_text("def keep(rewards, num_kept): ...\n")
+    (package / "broken.py").write_text("import no_such_dependency\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    assert get_strategy("strategies_in_a_package.keep").__name__ == "keep"
+    with pytest.raises(ValueError, match="No module named 'no_such_dependency'"):
+        get_strategy("strategies_in_a_package.broken.keep")
+
+
 def test_entry_points_are_listed_and_loaded_one_at_a_time(tmp_path, monkeypatch):
     (tmp_path / "their_rules.py").write_text("def rule(rewards, num_kept): ...\nnumber = 3\n")
     metadata = tmp_path / "their_rules-1.0.dist-info"
