@@ -1,13 +1,12 @@
-"""Reading what a run has logged: its metrics by step, and its completions tables."""
+"""Reading what a run has logged: its metrics by step, where its completions tables are, and its checkpoints."""
 
 import json
 import logging
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import pandas as pd
 from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
 
 from ..checks.errors import SetupError
@@ -18,7 +17,7 @@ STATE = "trainer_state.json"  # the log, which is the last that is written of a 
 
 
 def read_log(folder: Path | str) -> list[dict[str, Any]]:
-    """Read the log of a run."""
+    """Read the numbers that a run has logged: its own log or, where that is missing, that of its last checkpoint."""
     path = Path(folder) / STATE
     try:
         return [_numbers(entry) for entry in read_state(folder)["log_history"]]
@@ -43,26 +42,11 @@ def _numbers(entry: dict[str, Any]) -> dict[str, Any]:
 
 def has_log(folder: Path | str) -> bool:
     """Tell whether a run has written its log itself to the end, not only those of checkpoints."""
-    try:
-        read_state(folder)
-    except (OSError, ValueError):
-        return False
-    return True
-
-
-def completions_tables(folder: Path | str) -> Iterator[pd.DataFrame]:
-    """Read the completions tables of a run, one at a time."""
-    for path in table_paths(folder):
-        try:
-            table = pd.read_parquet(path)
-        except (OSError, ValueError) as error:  # a run that is killed may leave a file half written
-            logger.warning(f"{path} cannot be read, so it is skipped: {error}")
-        else:
-            yield table
+    return fault_of_log(Path(folder)) is None
 
 
 def table_paths(folder: Path | str) -> list[Path]:
-    """Find the completions tables of a run."""
+    """Find the completions tables of a run, in the order of their steps."""
     paths = (Path(folder) / "completions").glob("completions_*.parquet")
     return sorted(paths, key=lambda path: (len(path.name), path.name))  # steps have five digits or more
 
@@ -82,7 +66,7 @@ def last_checkpoint_with_log(folder: Path | str) -> str | None:
 
 
 def checkpoints(folder: Path | str) -> list[Path]:
-    """All of a run, in the order of their steps."""
+    """Find all checkpoints of a run, in the order of their steps."""
     steps = {
         int(match[1]): path
         for path in Path(folder).glob(f"{PREFIX_CHECKPOINT_DIR}-*")

@@ -1,5 +1,5 @@
 """
-The order in which strategies take rollouts, and the policy on ties and missing rewards that all of them share.
+The order in which strategies take rollouts, by the policy of `trl_pods.strategies` on ties and missing rewards.
 
 Shapes: P prompts, n rollouts sampled per prompt, m rollouts kept per prompt. A run is a stretch of exactly equal
 rewards in ascending order. Of a run, a strategy takes the first rollouts, whichever end it counts from.
