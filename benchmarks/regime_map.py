@@ -36,7 +36,7 @@ def read(which: str) -> dict[str, Any]:
 def markdown(found: dict[str, Any]) -> str:
     """A table for benchmarks/README.md."""
     lines = [
-        "| regime | seeds | start | GRPO m, GRPO n, PODS at the end | target | PODS sooner by | 95 % | per step |",
+        "| regime | seeds | start | GRPO m, GRPO n, PODS at the end | target | speedup | 95 % | per step |",
         "| --- | --- | --- | --- | --- | --- | --- | --- |",
     ]
     for name, values in found.items():
@@ -54,7 +54,7 @@ def markdown(found: dict[str, Any]) -> str:
 
 def repeated(first: dict[str, Any], again: dict[str, Any]) -> str:
     """A table of the regimes that were run twice with the same command and seeds."""
-    lines = ["| regime | PODS sooner by | 95 % | again | within |", "| --- | --- | --- | --- | --- |"]
+    lines = ["| regime | speedup | 95 % | again | within |", "| --- | --- | --- | --- | --- |"]
     for name, values in again.items():
         pods = first[name]["methods"]["pods"]
         low, high = pods["ratio_interval"]["seconds"]
@@ -69,7 +69,7 @@ def repeated(first: dict[str, Any], again: dict[str, Any]) -> str:
 
 def rules(found: dict[str, Any]) -> str:
     """A table of rules side by side, the best at the end first."""
-    lines = ["| method | at the end (standard deviation) | sooner by | 95 % |", "| --- | --- | --- | --- |"]
+    lines = ["| method | at the end (standard deviation) | speedup | 95 % |", "| --- | --- | --- | --- |"]
     for values in found.values():
         for name, method in sorted(values["methods"].items(), key=lambda item: -item[1]["final_accuracy"]):
             end = f"{method['final_accuracy']:.1%} ({method['final_accuracy_std']:.1%})"

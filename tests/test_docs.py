@@ -6,6 +6,8 @@ from collections import defaultdict
 from dataclasses import fields
 from pathlib import Path
 
+import commands
+import pytest
 import tiny
 import versions
 from trl import GRPOConfig
@@ -87,10 +89,54 @@ def test_every_module_is_on_the_map_and_no_other():
     assert set(table_under("Rooms", DOCS["architecture"])) == files - shims
 
 
-def test_every_link_leads_to_a_file():
-    for folder, text in [(ROOT, README), *((ROOT / "docs", text) for text in DOCS.values())]:
-        links = [link.split("#")[0] for link in re.findall(r"\]\(([^)]+)\)", text) if "://" not in link]
-        assert [link for link in links if link and not (folder / link).exists()] == []
+PAGES = [
+    *(ROOT / name for name in ("README.md", "CHANGELOG.md", "recipes/README.md", "benchmarks/README.md")),
+    *sorted((ROOT / "docs").glob("*.md")),
+    TESTS / "cases.md",
+]
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_every_link_leads_to_a_file_and_its_heading(page):
+    for link in re.findall(r"\]\(([^)]+)\)", page.read_text()):
+        if "://" not in link:
+            path, _, heading = link.partition("#")
+            target = page.parent / path if path else page
+            assert target.exists(), link
+            assert not heading or heading in anchors(target), link
+
+
+def anchors(page: Path) -> set[str]:
+    """What GitHub calls the headings of a page."""
+    headings = re.findall(r"^#+ (.*)$", page.read_text(), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_every_file_that_is_named_exists(page):
+    folders = "benchmarks|docs|recipes|results|tests|trl_pods"
+    named = re.findall(rf"`((?:{folders})/[\w./-]+)`", page.read_text())
+    assert [path for path in named if not ((ROOT / path).exists() or (page.parent / path).exists())] == []
+
+
+def test_commands_and_make_targets_that_are_shown_exist():
+    shown = "\n".join(re.findall(r"```bash\n(.*?)```", "\n".join(page.read_text() for page in PAGES), re.DOTALL))
+    help_text, makefile = commands.run("--help").stdout, (ROOT / "Makefile").read_text()
+    for command in set(re.findall(r"^trl-pods (\w+)", shown, re.MULTILINE)):
+        assert re.search(rf"^ +{command} ", help_text, re.MULTILINE), command
+    for target in set(re.findall(r"^make ([\w-]+)", shown, re.MULTILINE)):
+        assert re.search(rf"^{target}:", makefile, re.MULTILINE), target
+
+
+def test_the_figure_shows_what_the_strategy_keeps_today(tmp_path):
+    done = commands.run_python(ROOT / "docs" / "make_figure.py", tmp_path / "figure.svg", timeout=900)
+    assert done.returncode == 0, done.stderr
+    drawn, committed = (
+        re.findall(r">([^<>\n]+)</text>", path.read_text())
+        for path in (tmp_path / "figure.svg", ROOT / "docs" / "how_it_works.svg")
+    )
+    assert "select" in drawn
+    assert drawn == committed
 
 
 def test_every_metric_that_is_logged_is_in_the_docs(model_path, tmp_path):
