@@ -99,3 +99,27 @@ def test_case_87_no_gpu_says_what_to_set(tmp_path):
 def test_case_87_a_cpu_recipe_trains_where_there_is_no_gpu(in_tmp, model_path):
     assert grpo.run(["--config", recipe(in_tmp, model_path)]).args.device.type == "cpu"
     assert json.loads((in_tmp / "out/trainer_state.json").read_text())["global_step"] == 2
+
+
+@pytest.mark.parametrize(
+    ("written", "value"),
+    [
+        ("max_completion_length: null", None),
+        ("dtype: null", None),
+        ("report_to: [tensorboard, wandb]", ["tensorboard", "wandb"]),
+        ("include_for_metrics: []", []),
+        ("label_names: [x, -y]", ["x", "-y"]),
+        ("liger_kernel_config: {rope: true}", {"rope": True}),
+        ("run_name: Yes", "Yes"),
+    ],
+)
+def test_case_81_values_that_the_command_line_cannot_say_are_those_of_yaml(tmp_path, written, value):
+    parsed = parse(write_recipe(tmp_path, f"use_cpu: true\n{written}\n"))
+    name = written.split(":")[0]
+    assert getattr(parsed.model if name == "dtype" else parsed.training, name) == value
+
+
+@pytest.mark.parametrize("written", ["max_steps: null", "output_dir: {a: b}", "reward_funcs: [{a: 1}]"])
+def test_case_81_a_value_that_the_option_does_not_take_is_named_with_its_line(tmp_path, written):
+    with pytest.raises(SetupError, match=rf"recipe.yaml:2: `{written.split(':')[0]}` is .* not what the option takes"):
+        parse(write_recipe(tmp_path, f"use_cpu: true\n{written}\n"))

@@ -265,7 +265,7 @@ def test_questions_without_an_adapter_name_those_that_fit(in_tmp, model_path):
         ({"max_prompt_length": 0}, r"recipe.yaml:\d+: `max_prompt_length` is 0"),
         ({"max_seconds": 0}, r"recipe.yaml:\d+: `max_seconds` is 0"),
         ({"eval_seconds": 5}, r"`eval_seconds` needs one to evaluate on"),
-        ({"reward_funcs": [{"a": 1}]}, r"recipe.yaml:\d+: `reward_funcs`: there is no reward function"),
+        ({"reward_funcs": [{"a": 1}]}, r"recipe.yaml:\d+: `reward_funcs` is"),
         ({"reward_funcs": ["trl_pods.rewards.accuracy_reward"]}, "'accuracy_reward' needs 'solution'"),
         ({"datasets": [{"path": "json", "data_filez": "x"}]}, "data_filez"),
         ({"datasets": [{"path": "json", "data_files": "empty.jsonl"}]}, "The dataset has no rows"),

@@ -9,7 +9,7 @@ import re
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, get_args, get_origin, get_type_hints
 
 import torch
 from datasets.exceptions import DatasetsError
@@ -118,6 +118,13 @@ class RecipeParser(TrlParser, OptionParser):
         super().__init__(kinds, prog=prog, allow_abbrev=False)  # type: ignore[arg-type,misc]
         self.add_argument("--config", metavar="RECIPE", help="YAML file with values for these options.")
         self.launcher = launch_flags()
+        self._hints = {name: hint for kind in kinds for name, hint in get_type_hints(kind).items()}
+
+    def takes(self, name: str, value: Any) -> bool:
+        """By the type of the field, of which `argparse` knows a part only."""
+        if isinstance(value, list) and any(not isinstance(item, str) for item in value):
+            return name == "datasets"
+        return _takes(self._hints[name], type(value))
 
     def parse(self, arguments: list[str]) -> Arguments:
         """Parse the command line and the recipe that it names."""
@@ -132,6 +139,10 @@ class RecipeParser(TrlParser, OptionParser):
                 words, return_remaining_strings=True, look_for_args_file=False
             )
         return Arguments(script, training, model, dataset, launch, recipe)
+
+
+def _takes(hint: Any, kind: type) -> bool:
+    return kind in (hint, get_origin(hint)) or any(_takes(part, kind) for part in get_args(hint))
 
 
 @contextmanager

@@ -40,6 +40,10 @@ class OptionParser(argparse.ArgumentParser):
         own, for_launcher = self._words(recipe)
         return recipe, [*own, *arguments], [*for_launcher, *self._for_launcher(rest)]
 
+    def takes(self, name: str, value: Any) -> bool:
+        """Whether the field of an option takes null, a list or a mapping, where that is known."""
+        return True
+
     def error(self, message: str) -> NoReturn:
         """Raise what `argparse` complains of, in place of printing the usage of some 400 options and exiting."""
         raise SetupError(f"{message}. See `{self.prog} --help`.")
@@ -68,11 +72,15 @@ class OptionParser(argparse.ArgumentParser):
         return own, for_launcher
 
     def _words_of(self, recipe: Recipe, name: str, action: argparse.Action) -> list[str]:
-        words = recipe.words(name, action)
+        value, words = recipe.value(name), recipe.words(name, action)
+        if not isinstance(value, str) and not self.takes(name, value):
+            raise SetupError(f"{recipe.where(name)}: `{name}` is {value!r}, which is not what the option takes.")
+        if words is None:
+            self.set_defaults(**{name: value})
+            return []
         try:
             self.parse_known_args(words)
         except SetupError as error:
-            value = recipe.value(name)
             raise SetupError(
                 f"{recipe.where(name)}: `{name}` is {value!r}, but it must be {_expected(action, str(value))}."
             ) from error

@@ -60,16 +60,20 @@ class Recipe:
             raise ValueError("it is no mapping of names to texts")
         return {key.value: value.value for key, value in node.value}
 
-    def words(self, name: str, action: argparse.Action | None = None) -> list[str]:
-        """The words of an option on the command line; none where it is null, which means its default."""
+    def words(self, name: str, action: argparse.Action | None = None) -> list[str] | None:
+        """The words of an option on the command line, or `None` where it has none for the value, such as null or []."""
         node, value = self._nodes[name], self.value(name)
-        if value is None:
-            return []
-        if node.tag.endswith(":bool"):  # `on` is one of YAML's, which the command line does not know
-            is_word = action is not None and kind_of(action) != "string_to_bool"
-            value = value.lower() if is_word else str(self._loader.construct_object(node)).lower()
-        if isinstance(node, yaml.SequenceNode) and action is not None and action.nargs == "+":
-            return [f"--{name}", *(item if isinstance(item, str) else json.dumps(item) for item in value)]
+        if value is None or value == [] or (isinstance(value, dict) and action and kind_of(action) == "dict"):
+            return None
+        if node.tag.endswith(":bool"):
+            if action is None or kind_of(action) == "string_to_bool":
+                value = str(self._loader.construct_object(node)).lower()  # `on` is YAML's, not the command line's
+            elif action.choices:
+                value = value.lower()
+        if isinstance(value, list) and action is not None:
+            items = [item if isinstance(item, str) else json.dumps(item) for item in value]
+            has_words = action.nargs == "+" and not any(re.match("-[^0-9.]", item) for item in items)
+            return [f"--{name}", *items] if has_words else None
         return [f"--{name}={value if isinstance(value, str) else json.dumps(value)}"]
 
     def _plain(self, node: yaml.Node) -> Any:
