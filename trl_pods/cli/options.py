@@ -142,7 +142,9 @@ def remember(parser: OptionParser) -> None:
 
 def _cache() -> Path:
     folder = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-    versions = [sys.version, *map(version, PACKAGES), Path(__file__).stat().st_mtime_ns]
+    own = Path(__file__).parent
+    sources = (own / "options.py", own / "arguments.py", own.parent / "config.py")  # which change in a checkout
+    versions = [sys.version, *map(version, PACKAGES), *(source.stat().st_mtime_ns for source in sources)]
     return Path(folder) / "trl_pods" / f"options-{hashlib.sha256(repr(versions).encode()).hexdigest()[:16]}.json"
 
 

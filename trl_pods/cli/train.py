@@ -23,7 +23,8 @@ from .options import remember
 def run(arguments: list[str], prog: str | None = None) -> PODSGRPOTrainer | None:
     """Parse the arguments and train."""
     parser = RecipeParser(prog)
-    remember(parser)
+    if prog == "trl-pods grpo":  # whose help it is
+        remember(parser)
     parsed = parser.parse(arguments)
     if parsed.script.dry_run:
         report(parsed)
