@@ -338,9 +338,12 @@ from pathlib import Path
 from trl_pods.lab import children
 
 children._MODULE = "launcher"
-start = children.start
-children.start = lambda command: start(command, Path(sys.argv[1]))
-children.run([sys.argv[2]])
+child = children.start([sys.argv[2]], Path(sys.argv[1]))
+try:
+    child.join()
+except BaseException:
+    children.end(child)
+    raise
 """
 
 

@@ -122,18 +122,18 @@ class RecipeParser(TrlParser, OptionParser):
 
     def takes(self, name: str, value: Any) -> bool:
         """By the type of the field, of which `argparse` knows a part only."""
-        if isinstance(value, list) and any(not isinstance(item, str) for item in value):
-            return name == "datasets"
-        return _takes(self._hints[name], type(value))
+        is_of_words = not isinstance(value, list) or all(isinstance(item, str) for item in value)
+        return is_of_words and _takes(self._hints[name], type(value))
 
     def parse(self, arguments: list[str]) -> Arguments:
         """Parse the command line and the recipe that it names."""
         recipe, words, for_launcher = self.read(arguments)
-        if self.parse_known_args(words)[0].dry_run and not torch.accelerator.is_available():
+        known = self.parse_known_args(words)[0]
+        if known.dry_run and not torch.accelerator.is_available():
             words.append("--use_cpu=true")  # so that recipes for GPUs can be tried anywhere
-        use_cpu = self.parse_known_args(words)[0].use_cpu
+            known.use_cpu = True
         with explained(recipe):
-            launch = LaunchOptions(for_launcher, use_cpu=use_cpu, in_new_process="env" in recipe.lines)
+            launch = LaunchOptions(for_launcher, use_cpu=known.use_cpu, in_new_process="env" in recipe.lines)
         with planned_world_size(launch.num_processes), explained(recipe, TypeError):
             script, training, model, dataset, *_ = self.parse_args_into_dataclasses(
                 words, return_remaining_strings=True, look_for_args_file=False

@@ -24,7 +24,7 @@ def main(arguments: list[str] | None = None) -> None:
     )
     parser.add_argument("--version", action="version", version=f"trl-pods {__version__}")
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
-    commands.add_parser("grpo", help="train as `trl grpo` does, on the rollouts that teach most", add_help=False)
+    commands.add_parser("grpo", help="train as `trl grpo` does, on the most informative rollouts", add_help=False)
     commands.add_parser("compare", help="train by plain GRPO and by PODS for the same time", add_help=False)
     quickstart = commands.add_parser("quickstart", help="make a small model and train it with PODS, on a CPU")
     quickstart.add_argument("--output_dir", default="runs/quickstart", help="folder for all that it makes")

@@ -106,7 +106,7 @@ class OptionParser(argparse.ArgumentParser):
 def check_early(arguments: list[str], prog: str) -> None:
     """Print the help or say what is wrong, if the options are in the cache; what is right is parsed again later."""
     try:
-        known = json.loads(_cache().read_text())
+        known = json.loads(_cache(prog).read_text())
     except (OSError, ValueError):
         return
     if {"-h", "--help"} & set(arguments):
@@ -121,6 +121,9 @@ def check_early(arguments: list[str], prog: str) -> None:
 
 def remember(parser: OptionParser) -> None:
     """Keep the options of a parser in the cache."""
+    path = _cache(parser.prog)
+    if path.exists():
+        return
     options: list[dict[str, Any]] = [
         {
             "flags": action.option_strings,
@@ -133,19 +136,17 @@ def remember(parser: OptionParser) -> None:
         for action in parser._actions
         if action.option_strings and action.nargs != 0
     ]
-    path = _cache()
-    if not path.exists():
-        known = {"help": parser.format_help(), "launcher": parser.launcher, "options": options}
-        with suppress(SetupError), atomic_write(path) as draft:  # nothing is lost where there is no place for it
-            draft.write_text(json.dumps(known))
+    known = {"help": parser.format_help(), "launcher": parser.launcher, "options": options}
+    with suppress(SetupError), atomic_write(path) as draft:  # nothing is lost where there is no place for it
+        draft.write_text(json.dumps(known))
 
 
-def _cache() -> Path:
+def _cache(prog: str) -> Path:
     folder = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
     own = Path(__file__).parent
     sources = (own / "options.py", own / "arguments.py", own.parent / "config.py")  # which change in a checkout
-    versions = [sys.version, *map(version, PACKAGES), *(source.stat().st_mtime_ns for source in sources)]
-    return Path(folder) / "trl_pods" / f"options-{hashlib.sha256(repr(versions).encode()).hexdigest()[:16]}.json"
+    key = [prog, sys.version, *map(version, PACKAGES), *(source.stat().st_mtime_ns for source in sources)]
+    return Path(folder) / "trl_pods" / f"options-{hashlib.sha256(repr(key).encode()).hexdigest()[:16]}.json"
 
 
 def _expected(action: argparse.Action, text: str) -> str:

@@ -23,8 +23,7 @@ from .options import remember
 def run(arguments: list[str], prog: str | None = None) -> PODSGRPOTrainer | None:
     """Parse the arguments and train."""
     parser = RecipeParser(prog)
-    if prog == "trl-pods grpo":  # whose help it is
-        remember(parser)
+    remember(parser)
     parsed = parser.parse(arguments)
     if parsed.script.dry_run:
         report(parsed)

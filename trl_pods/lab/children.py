@@ -16,7 +16,7 @@ _MODULE = "trl_pods.cli.train"
 _GRACE = 40.0  # seconds in which a launcher may end its processes, of which torchrun takes up to 30
 
 
-def start(command: list[str], output: Path | None = None) -> BaseProcess:
+def start(command: list[str], output: Path) -> BaseProcess:
     """Start a training."""
     # Forked from a process that has the libraries loaded, which takes ten seconds.
     context = multiprocessing.get_context("forkserver")
@@ -36,30 +36,18 @@ def end(child: BaseProcess) -> None:
         child.terminate()
 
 
-def run(command: list[str]) -> int | None:
-    """Run a training to its end."""
-    child = start(command)
-    try:
-        child.join()
-    except BaseException:
-        end(child)
-        raise
-    return child.exitcode
-
-
 def _free_port() -> int:
     with socket.socket() as server:
         server.bind(("localhost", 0))
         return server.getsockname()[1]
 
 
-def _run(module: str, command: list[str], output: Path | None, port: int) -> None:
+def _run(module: str, command: list[str], output: Path, port: int) -> None:
     os.setsid()  # a group of its own, in which what it launches is ended with it
     os.environ.setdefault("MASTER_PORT", str(port))  # vLLM's: two that start at once would both choose TRL's first
-    if output is not None:
-        with open(output, "a") as file:
-            for stream in (sys.stdout, sys.stderr):
-                os.dup2(file.fileno(), stream.fileno())
+    with open(output, "a") as file:
+        for stream in (sys.stdout, sys.stderr):
+            os.dup2(file.fileno(), stream.fileno())
     threading.Thread(target=_end_with_parent, daemon=True).start()
     import_module(module).main(command, prog="trl-pods grpo")
 
