@@ -24,14 +24,17 @@ from trl_pods.downsampling import rows
 
 # 8 trained rows per generation batch over all processes. With m = 4 there are P = 2 prompts, with m = 8 only one.
 CASES = {
-    "own_randomness": {"num_generations": 4, "num_rollouts": 8, "down_sampling": "distributed_rule.shuffled"},
+    "own_randomness": {
+        **{"num_generations": 4, "num_rollouts": 8, "zero_variance": "train"},
+        "down_sampling": "distributed_rule.shuffled",
+    },
     "two_groups": {"num_generations": 4, "num_rollouts": 8},
     "one_large_group": {"num_generations": 8, "num_rollouts": 64},
     "one_group": {"num_generations": 8, "num_rollouts": 16, "beta": 0.1},
     "all_statistics": {"num_generations": 4, "num_rollouts": 8, "advantage_statistics": "all", "loss_type": "grpo"},
     "random_rule": {"num_generations": 4, "num_rollouts": 8, "down_sampling": "random", "log_completions": True},
     "grpo": {"num_generations": 4},
-    "n_equal_m": {"num_generations": 4, "num_rollouts": 4},
+    "n_equal_m": {"num_generations": 4, "num_rollouts": 4, "zero_variance": "train"},
     "grpo_lora": {"num_generations": 4, "beta": 0.1, "num_iterations": 2, "steps_per_generation": 2},
     "n_equal_m_lora": {
         "num_generations": 4,

@@ -71,6 +71,7 @@ def test_rollouts_that_do_not_divide_over_processes_are_refused_with_values_that
 
     class FourProcesses:
         num_rollouts, num_generations, generation_batch_size, world_size = 5, 4, 8, 4
+        prompt_oversampling = 1.0
 
     check_rollouts(args)
     with pytest.raises(
@@ -267,4 +268,6 @@ def test_the_config_class_adds_exactly_the_interface():
         "advantage_statistics": "kept",
         "selection_reward": None,
         "exclude_truncated": False,
+        "zero_variance": "skip",
+        "prompt_oversampling": 1.0,
     }

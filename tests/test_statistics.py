@@ -13,6 +13,7 @@ from trl_pods.downsampling.metrics import (
     variance_gain,
     weighted_sum,
 )
+from trl_pods.downsampling.selection import COUNTED, TRAINED, Selection
 
 NAN = float("nan")
 
@@ -60,8 +61,12 @@ def test_advantages_over_all_by_hand():
 def test_metrics_by_hand():
     rewards = torch.tensor([[0.0, 0.0, 0.0, 1.0], [1.0, 1.0, 1.0, 1.0]])
     kept, lengths = torch.tensor([[0, 3], [0, 1]]), torch.tensor([[1, 2, 3, 4], [5, 5, 5, 5]])
-    assert selection_metrics(rewards, kept, lengths) == pytest.approx(
+    roles, varies = torch.tensor([TRAINED, COUNTED]), torch.tensor([True, False])
+    selection = Selection([], [], None, rewards.unsqueeze(-1), lengths, lengths, kept, roles, varies)
+    assert selection_metrics(selection, torch.ones(1)) == pytest.approx(
         {
+            "pods/trained_rows": 2,
+            "pods/frac_prompts_trained": 1 / 2,
             "pods/kept_reward": 3 / 4,
             "pods/kept_reward_std": torch.tensor([0.0, 1.0, 1.0, 1.0]).std().item(),
             "pods/dropped_reward": 2 / 4,

@@ -316,7 +316,8 @@ def test_one_line_says_what_is_sampled_and_trained(model_path, tmp_path, caplog)
     [line] = [record.message for record in caplog.records if record.name.startswith("trl_pods")]
     assert line == (
         "Each generation batch: 4 prompts, 48 rollouts sampled (12 per prompt), 16 rows trained (4 per prompt), "
-        "2 rows per micro-batch and process, 4 optimizer steps. An epoch: 16 optimizer steps."
+        "2 rows per micro-batch and process, 4 optimizer steps. An epoch: 16 optimizer steps. "
+        "The rows of prompts whose rewards are equal are skipped."
     )
 
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, fields
 import torch
 from trl import GRPOConfig
 
-from .checks.batch_sizes import check_batches, check_numbers, check_rollouts
+from .checks.batch_sizes import check_batches, check_numbers, check_rollouts, check_zero_variance
 from .downsampling.selection import check_strategy_kwargs
 from .strategies.registry import get_strategy
 
@@ -20,8 +20,8 @@ class PODSGRPOConfig(GRPOConfig):
     number of rollouts per prompt that are *trained*, m, and `per_device_train_batch_size`, `steps_per_generation`,
     `gradient_accumulation_steps` and `generation_batch_size` count trained rows. So the update's memory depends on m
     alone; only generation and scoring grow, by n / m. With P = `generation_batch_size` / `num_generations` prompts,
-    each generation samples P * n rollouts and trains P * m. With `num_rollouts` equal to `num_generations`, training is
-    plain GRPO, bit for bit.
+    each generation samples P * n rollouts and trains at most P * m. With `num_rollouts` equal to `num_generations` and
+    `zero_variance="train"`, training is plain GRPO, bit for bit.
 
     Parameters:
         num_rollouts (`int`, *optional*):
@@ -41,6 +41,15 @@ class PODSGRPOConfig(GRPOConfig):
         exclude_truncated (`bool`, *optional*, defaults to `False`):
             Whether to keep a rollout that was truncated at `max_completion_length` only where a prompt has fewer than
             `num_generations` complete ones.
+        zero_variance (`str`, *optional*, defaults to `"skip"`):
+            What becomes of prompts whose kept rewards are all equal, so that their advantages are 0. `"train"` computes
+            their rows, as TRL does. `"skip"` does not, but counts them in the loss's denominators, so that the update
+            is the same but for rounding; it computes them nonetheless where they have an effect, as with `beta > 0`,
+            and says so. `"drop"` does not count them either, as dynamic sampling in DAPO (arXiv 2503.14476), but
+            samples no others.
+        prompt_oversampling (`float`, *optional*, defaults to `1.0`):
+            Number k of prompts to sample per prompt to train: of ceil(k P) prompts, the P whose kept rewards have the
+            largest variance go on to the update.
 
     Raises:
         ValueError: A value is out of its range, or the batch sizes do not fit each other.
@@ -87,6 +96,21 @@ class PODSGRPOConfig(GRPOConfig):
             "fewer than `num_generations` complete ones."
         },
     )
+    zero_variance: str = field(
+        default="skip",
+        metadata={
+            "help": "What becomes of prompts whose kept rewards are all equal: `train` computes their rows, as TRL "
+            "does; `skip` does not, but counts them, so that the update is the same; `drop` leaves them out.",
+            "choices": ["train", "skip", "drop"],
+        },
+    )
+    prompt_oversampling: float = field(
+        default=1.0,
+        metadata={
+            "help": "Number of prompts to sample per prompt to train. Those whose kept rewards have the largest "
+            "variance are trained."
+        },
+    )
 
     def __post_init__(self) -> None:
         check_numbers(self)  # before TRL divides by them
@@ -129,6 +153,7 @@ def resolve_rollouts(args: GRPOConfig) -> None:
     """Set the default of `num_rollouts` and check the fields that `PODSGRPOConfig` adds."""
     if args.num_rollouts is None:
         args.num_rollouts = 4 * args.num_generations
+    check_zero_variance(args)
     check_rollouts(args)
     if args.advantage_statistics not in ("kept", "all"):
         raise ValueError(

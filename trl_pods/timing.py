@@ -23,6 +23,8 @@ class PhaseClock:
 
     def __init__(self) -> None:
         self.seconds: defaultdict[str, float] = defaultdict(float)
+        self.rollouts = 0.0  # sampled so far by this process
+        self.rows = 0.0  # trained so far; one that is trained several times counts in part each time
         self.on_phase: Callable[[str], None] = lambda phase: None
         self._running: list[str] = []
         self._since = 0.0
@@ -61,13 +63,14 @@ class StepClockCallback(TrainerCallback):
 
     The seconds are those since the step before, so a step that trains on an earlier generation batch shows 0 for its
     generation, and the averages that TRL logs add up to the time of a step. What is missing from the sum is padding,
-    gathering and logging.
+    gathering and logging. `pods/cost_ratio` is what a trained row costs, in sampled rollouts, since training began.
     """
 
     def __init__(self, clock: PhaseClock, metrics: dict[str, list[float]]):
         self._clock = clock
         self._metrics = metrics
         self._update = ExitStack()
+        self._seconds: defaultdict[str, float] = defaultdict(float)  # since training began
 
     def on_pre_optimizer_step(self, *args, **kwargs) -> None:
         self._update.enter_context(self._clock.measure("update"))
@@ -76,6 +79,11 @@ class StepClockCallback(TrainerCallback):
         self._update.close()
         for phase, seconds in self._clock.take().items():
             self._metrics[f"pods/time/{phase}"].append(seconds)
+            self._seconds[phase] += seconds
+        if self._clock.rollouts and self._clock.rows:
+            per_row = (self._seconds["update"] + self._seconds["logps"]) / self._clock.rows
+            per_rollout = (self._seconds["generate"] + self._seconds["reward"]) / self._clock.rollouts
+            self._metrics["pods/cost_ratio"].append(per_row / per_rollout)
 
 
 class PhaseTimes(Host):
@@ -99,7 +107,9 @@ class PhaseTimes(Host):
 
     def training_step(self, *args, **kwargs) -> torch.Tensor:
         with self.measure("update"):
-            return super().training_step(*args, **kwargs)
+            loss = super().training_step(*args, **kwargs)
+        self.clock.rows += len(self._buffered_inputs[0]["prompt_ids"]) / self.num_iterations
+        return loss
 
     def _prepare_inputs(self, *args, **kwargs):
         with self.measure("prepare"):
@@ -107,7 +117,10 @@ class PhaseTimes(Host):
 
     def _generate(self, *args, **kwargs) -> tuple:
         with self.measure("generate"):
-            return super()._generate(*args, **kwargs)
+            generated = super()._generate(*args, **kwargs)
+        if self.model.training:
+            self.clock.rollouts += len(generated[0])
+        return generated
 
     def _calculate_rewards(self, *args, **kwargs) -> torch.Tensor:
         with self.measure("reward"):

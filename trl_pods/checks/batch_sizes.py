@@ -1,7 +1,7 @@
 """
 Whether batch sizes fit each other, with messages that name values that do.
 
-P prompts per generation batch, n rollouts sampled and m trained per prompt.
+P prompts per generation batch, ceil(k P) of them sampled, n rollouts sampled and m trained per prompt.
 """
 
 import math
@@ -20,6 +20,11 @@ _AT_LEAST_1 = (
 def prompts_per_generation(args: GRPOConfig) -> int:
     """P = `generation_batch_size` / `num_generations`, the prompts of a generation batch over all processes."""
     return args.generation_batch_size // args.num_generations
+
+
+def sampled_prompts(args: GRPOConfig) -> int:
+    """ceil(k P) for k = `prompt_oversampling`: the prompts that are sampled to train on P."""
+    return math.ceil(round(args.prompt_oversampling * prompts_per_generation(args), 6))
 
 
 def check_numbers(args: GRPOConfig) -> None:
@@ -65,7 +70,7 @@ def check_batches(args: GRPOConfig) -> None:
 def check_rollouts(args: GRPOConfig) -> None:
     """Check that the sampled rollouts hold the kept ones and divide over the processes."""
     num_rollouts, num_kept = args.num_rollouts, args.num_generations
-    num_prompts, num_processes = prompts_per_generation(args), args.world_size
+    num_processes = args.world_size
     if not isinstance(num_rollouts, int):
         raise ValueError(f"`num_rollouts` is {num_rollouts!r}, but it must be a whole number. Use for example 64.")
     if num_rollouts < num_kept:
@@ -73,14 +78,40 @@ def check_rollouts(args: GRPOConfig) -> None:
             f"`num_rollouts` is {num_rollouts!r}, but it must be at least `num_generations` ({num_kept}), the number "
             "that is kept of them. Raise `num_rollouts` or lower `num_generations`."
         )
-    if not _holds(args, num_prompts, num_kept):
+    num_prompts = sampled_prompts(args)
+    if num_prompts * num_rollouts % num_processes != 0:
         step = num_processes // math.gcd(num_prompts, num_processes)
         below, above = num_rollouts // step * step, -(-num_rollouts // step) * step
         nearest = " or ".join(str(value) for value in (below, above) if value >= num_kept)
         raise ValueError(
             f"`num_rollouts` is {num_rollouts!r}: {num_prompts} prompts per generation batch (`generation_batch_size` "
-            f"{args.generation_batch_size} / `num_generations` {num_kept}) times {num_rollouts} rollouts do not divide "
-            f"over {num_processes} processes. Use a multiple of {step}, such as {nearest}."
+            f"{args.generation_batch_size} / `num_generations` {num_kept}, times `prompt_oversampling` "
+            f"{args.prompt_oversampling:g}) times {num_rollouts} rollouts do not divide over {num_processes} "
+            f"processes. Use a multiple of {step}, such as {nearest}{_fitting_oversampling(args)}."
+        )
+
+
+def _fitting_oversampling(args: GRPOConfig) -> str:
+    """The next larger `prompt_oversampling` whose rollouts divide over the processes, where one is used."""
+    if args.prompt_oversampling == 1:
+        return ""
+    step = args.world_size // math.gcd(args.num_rollouts, args.world_size)
+    num_prompts = -(-sampled_prompts(args) // step) * step
+    return f", or `prompt_oversampling` {math.floor(num_prompts / prompts_per_generation(args) * 1e4) / 1e4:g}"
+
+
+def check_zero_variance(args: GRPOConfig) -> None:
+    """Check what becomes of zero-variance prompts, and of how many prompts the trained ones are chosen."""
+    if args.zero_variance not in ("train", "skip", "drop"):
+        raise ValueError(
+            f"`zero_variance` is {args.zero_variance!r}, but it must be 'train', 'skip' or 'drop'. Use 'skip' for the "
+            "update of all kept rows at the cost of those that have an advantage."
+        )
+    oversampling = args.prompt_oversampling
+    if not isinstance(oversampling, int | float) or not 1 <= oversampling < math.inf:
+        raise ValueError(
+            f"`prompt_oversampling` is {oversampling!r}, but it must be a number, 1 or more. Use 2 to sample twice as "
+            "many prompts as are trained."
         )
 
 
@@ -105,11 +136,12 @@ def check_evaluation(args: GRPOConfig) -> None:
 
 def check_dataset(args: GRPOConfig, train_dataset: Any) -> None:
     """Check that a dataset with a length fills at least one generation batch; TRL trains nothing if it does not."""
-    num_prompts = prompts_per_generation(args)
+    num_prompts = sampled_prompts(args)
     if isinstance(train_dataset, Dataset) and len(train_dataset) < num_prompts:
         raise ValueError(
             f"`train_dataset` has {len(train_dataset)} prompts, but one generation batch takes {num_prompts} "
-            f"(`generation_batch_size` {args.generation_batch_size} / `num_generations` {args.num_generations}), so "
-            "nothing would be trained. Add prompts, or lower `steps_per_generation`, `gradient_accumulation_steps` or "
+            f"(`generation_batch_size` {args.generation_batch_size} / `num_generations` {args.num_generations}, times "
+            f"`prompt_oversampling` {args.prompt_oversampling:g}), so nothing would be trained. Add prompts, or lower "
+            "`prompt_oversampling`, `steps_per_generation`, `gradient_accumulation_steps` or "
             "`per_device_train_batch_size`."
         )

@@ -1,12 +1,14 @@
 """
 Quantities computed from rewards: the weighted sum, advantages over all rollouts, and what selection did to them.
 
-Shapes: P prompts, n rollouts sampled per prompt, m rollouts kept per prompt, F reward functions. NaN marks a reward
-that a function did not give, or a rollout that no function scored.
+Shapes: P prompts sampled, n rollouts sampled per prompt, m rollouts kept per prompt, F reward functions. NaN marks a
+reward that a function did not give, or a rollout that no function scored.
 """
 
 import torch
 from trl.trainer.utils import nanstd
+
+from .selection import Selection
 
 _EPS = 1e-4  # TRL's, added to the standard deviation
 
@@ -29,6 +31,18 @@ def has_no_variance(rewards: torch.Tensor) -> torch.Tensor:
     lowest = rewards.masked_fill(unscored, torch.inf).amin(dim=1)
     magnitude = torch.maximum(highest.abs(), lowest.abs())
     return ((~unscored).sum(dim=1) < 2) | (highest - lowest <= 4 * torch.finfo(rewards.dtype).eps * magnitude)
+
+
+def has_signal(rewards_per_func: torch.Tensor, weights: torch.Tensor, *, aggregation: str) -> torch.Tensor:
+    """
+    Tell which prompts' advantages differ, by the rewards (P, k, F) that give their statistics: bool tensor (P,).
+
+    With `aggregation="normalize_then_sum"` it is enough that one function's rewards differ.
+    """
+    if aggregation == "sum_then_normalize":
+        return ~has_no_variance(weighted_sum(rewards_per_func, weights))
+    by_function = (rewards_per_func * (weights != 0)).transpose(1, 2)
+    return ~has_no_variance(by_function.flatten(0, 1)).view(by_function.shape[:2]).all(dim=1)
 
 
 def advantages_over_all(
@@ -74,18 +88,25 @@ def reward_metrics(rewards_per_func: torch.Tensor, weights: torch.Tensor, names:
     return metrics
 
 
-def selection_metrics(rewards: torch.Tensor, kept: torch.Tensor, completion_lengths: torch.Tensor) -> dict[str, float]:
-    """Describe what was kept, against what was sampled."""
+def selection_metrics(selection: Selection, weights: torch.Tensor) -> dict[str, float]:
+    """Describe what was kept and trained, against what was sampled."""
+    rewards, kept = weighted_sum(selection.rewards_per_func, weights), selection.kept
+    trained = {
+        "pods/trained_rows": float(len(selection.trained_rows)),
+        "pods/frac_prompts_trained": len(selection.trained_prompts) / len(kept),
+    }
+    if rewards.shape == kept.shape:
+        return trained
     kept_rewards = rewards.gather(1, kept)
     dropped = torch.ones_like(rewards, dtype=torch.bool).scatter(1, kept, False)
-    kept_tokens = completion_lengths.gather(1, kept).sum()
-    return {
+    kept_tokens = selection.completion_lengths.gather(1, kept).sum()
+    return trained | {
         "pods/kept_reward": kept_rewards.nanmean().item(),
         "pods/kept_reward_std": nanstd(kept_rewards).item(),
         "pods/dropped_reward": rewards[dropped].nanmean().item(),
         "pods/kept_frac_zero_std": has_no_variance(kept_rewards).float().mean().item(),
         "pods/variance_gain": variance_gain(rewards, kept),
-        "pods/kept_token_fraction": (kept_tokens / completion_lengths.sum().clamp(min=1)).item(),
+        "pods/kept_token_fraction": (kept_tokens / selection.completion_lengths.sum().clamp(min=1)).item(),
     }
 
 
@@ -96,15 +117,15 @@ def variance_gain(rewards: torch.Tensor, kept: torch.Tensor) -> float:
     It is the mean over prompts of the kept variance, divided by the mean over prompts of the variance of all n, both
     without Bessel's correction (the Var of PODS, arXiv 2504.13818).
     """
-    everything = _mean_variance(rewards)
-    return 1.0 if everything == 0 else _mean_variance(rewards.gather(1, kept)) / everything
+    everything = variance(rewards).mean().item()
+    return 1.0 if everything == 0 else variance(rewards.gather(1, kept)).mean().item() / everything
 
 
-def _mean_variance(rewards: torch.Tensor) -> float:
+def variance(rewards: torch.Tensor) -> torch.Tensor:
+    """Compute each group's variance (P,), without Bessel's correction, as float64; 0 where rewards are equal."""
     rewards = rewards.double()
-    variance = (rewards - rewards.nanmean(dim=1, keepdim=True)).square().nanmean(dim=1)
-    variance = variance.masked_fill(has_no_variance(rewards.float()), 0.0)
-    return variance.mean().item()
+    variances = (rewards - rewards.nanmean(dim=1, keepdim=True)).square().nanmean(dim=1)
+    return variances.masked_fill(has_no_variance(rewards.float()), 0.0)
 
 
 def _normalize(values: torch.Tensor, std: torch.Tensor, dim: int | None = None) -> torch.Tensor:

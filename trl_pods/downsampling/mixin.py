@@ -1,16 +1,19 @@
 """
 Sampling n rollouts per prompt and going on with m of them, as a mixin in front of TRL's `GRPOTrainer`.
 
-Once a generation batch has been generated and scored, m of each prompt's n rollouts are selected and every per-row
-value is narrowed, in place, within `_generate`. The rest of TRL's code goes on as if only these rows had been
-generated: padding, old and reference log-probs, importance ratios, advantages, the denominators of the losses. So they
-cost what they cost for m rows, and all of TRL's options keep working because TRL's code still does them.
+Once a generation batch has been generated and scored, m of each prompt's n rollouts are selected, prompts whose rewards
+do not differ are left out, and every per-row value is narrowed, in place, within `_generate`. The rest of TRL's code
+goes on as if only these rows had been generated: padding, old and reference log-probs, importance ratios, advantages,
+the denominators of the losses. So they cost what they cost for these rows, and all of TRL's options keep working
+because TRL's code still does them.
 
-Letters: P prompts per generation batch, n rollouts sampled and m kept per prompt, F reward functions, W processes.
+Letters: Q prompts sampled per generation batch, P that the update counts, K that it computes; n rollouts sampled and m
+kept per prompt, F reward functions, W processes. Q = P without `prompt_oversampling`.
 """
 
 import functools
 import logging
+import math
 from collections import defaultdict, deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -22,36 +25,46 @@ from datasets import Dataset
 from torch.utils.data import DataLoader, Sampler
 
 from ..checks.all_ranks import fail_together
-from ..checks.batch_sizes import check_dataset, check_evaluation, prompts_per_generation
+from ..checks.batch_sizes import check_dataset, check_evaluation, prompts_per_generation, sampled_prompts
 from ..checks.trl_seam import Generated, Host
 from ..strategies.registry import get_strategy
 from .completions_table import log_all_rollouts, tolerate_table_errors
-from .metrics import advantages_over_all, reward_metrics, selection_metrics, weighted_sum
+from .metrics import advantages_over_all, has_signal, reward_metrics, selection_metrics, variance, weighted_sum
 from .rows import add_extra_fields, columns_of, dataset_images, keep_rows, replace_columns
 from .selection import Selection, seeded_generator, select
 from .sizes import describe_batch, sized_for_rollouts
+from .zero_variance import (
+    TOKENS_OF_GENERATION_BATCH,
+    TOKENS_OF_MICRO_BATCH,
+    roles,
+    row_weights,
+    tokens_of,
+    why_not_skipped,
+)
 
 logger = logging.getLogger(__name__)
 
 
 class DownSampling(Host):
     """
-    Samples `num_rollouts` rollouts per prompt and goes on with `num_generations` of them.
+    Samples `num_rollouts` rollouts per prompt and goes on with `num_generations` of them, where their rewards differ.
 
     Overrides `train` (says what a generation batch holds), `get_train_dataloader`, `_get_train_sampler` and
     `_get_dataloader` (n rows per prompt), `get_eval_dataloader` (checks sizes), `_generate_and_score_completions`
-    (narrows what `_generate` returns; metrics and completions table over all rollouts) and `log`. `_generate` and
-    `_calculate_rewards` are called as the instance has them, overrides in subclasses included. Evaluation, and training
-    with n = m, are the host's.
+    (narrows what `_generate` returns; metrics and completions table over all rollouts), `_prepare_inputs` (random
+    numbers as if all rows went on) and `log`. `_generate` and `_calculate_rewards` are called as the instance has them,
+    overrides in subclasses included. Evaluation is the host's.
     """
 
     def __init__(self, *, args, train_dataset=None, **kwargs):
         check_dataset(args, train_dataset)
-        self._num_prompts = prompts_per_generation(args)
+        self._num_prompts = sampled_prompts(args)
+        self._num_counted = prompts_per_generation(args)
         self.num_rollouts = args.num_rollouts
         self._strategy = get_strategy(args.down_sampling)
         self._selections_at = (-1, 0)  # optimizer step, and selections made at it
         self._infinite: set[str] = set()  # reward functions that gave an infinite reward
+        self._random_state: torch.Tensor | None = None  # before the shuffle of a narrower batch
         with sized_for_rollouts(args):
             super().__init__(args=args, train_dataset=train_dataset, **kwargs)
         self.num_generations = args.num_generations
@@ -59,10 +72,17 @@ class DownSampling(Host):
             self._logs[table] = defaultdict(functools.partial(deque, maxlen=self._num_prompts * self.num_rollouts))
         self._selection_reward = _index_of(args.selection_reward, self.reward_func_names)
         self._stop_tokens = _stop_tokens(self.model.generation_config, self._tokenizer)
+        host = next(
+            c for c in type(self).__mro__[type(self).__mro__.index(DownSampling) :] if "_compute_loss" in vars(c)
+        )
+        self._not_skipped = why_not_skipped(self, host) if args.zero_variance == "skip" else None
+        self._leaves_out = args.zero_variance != "train" and self._not_skipped is None
 
     def train(self, *args, **kwargs):
         if self.accelerator.is_main_process:
             logger.info(describe_batch(self.args, self.train_dataset))
+            if self._not_skipped is not None:
+                logger.info(f"`zero_variance='skip'` trains all rows nonetheless, because {self._not_skipped}.")
         result = super().train(*args, **kwargs)
         if self.state.global_step == 0:
             raise ValueError(
@@ -71,7 +91,7 @@ class DownSampling(Host):
             )
         return result
 
-    # The data: every prompt is drawn n times, in generation batches of P n rows.
+    # The data: every prompt is drawn n times, in generation batches of Q n rows.
 
     def get_train_dataloader(self) -> DataLoader:
         with self._sampling():
@@ -87,7 +107,8 @@ class DownSampling(Host):
 
     def _get_dataloader(self, *args, **kwargs) -> DataLoader:
         if kwargs.get("is_training"):  # the host counts the trained rows of this process
-            kwargs["batch_size"] = kwargs["batch_size"] * self.num_rollouts // self.args.num_generations
+            trained = self._num_counted * self.args.num_generations
+            kwargs["batch_size"] = kwargs["batch_size"] * self._num_prompts * self.num_rollouts // trained
         return super()._get_dataloader(*args, **kwargs)
 
     @contextmanager
@@ -104,9 +125,10 @@ class DownSampling(Host):
     # A generation batch: generate, score and select within `_generate`, then go on with the kept rows.
 
     def _generate_and_score_completions(self, inputs: list[dict[str, Any]]) -> dict[str, Any]:
-        if not self.model.training or self.num_rollouts == self.num_generations:
+        if not self.model.training:
             if self.log_completions:
                 self._log_completion_extra("kept", [True] * len(inputs))
+                self._log_completion_extra("trained", [False] * len(inputs))
             return super()._generate_and_score_completions(inputs)
         rows = [dict(row) for row in inputs]  # copies, because they are narrowed and written into
         selections: list[Selection] = []
@@ -117,7 +139,7 @@ class DownSampling(Host):
             rewards = calculate_rewards(rows, prompts, generated.completions, generated.completion_ids)
             with self.measure("select"):
                 selections.append(self._select(prompts, generated, rewards))
-                self._log_kept_column(selections[0], len(prompts))
+                self._log_columns(selections[0], len(prompts))
                 return self._narrow(selections[0], rows, prompts, generated)
 
         def known_rewards(*args, **kwargs) -> torch.Tensor:
@@ -125,7 +147,40 @@ class DownSampling(Host):
 
         with self._replaced(_generate=generate_and_narrow, _calculate_rewards=known_rewards):
             output = super()._generate_and_score_completions(rows)
-        return self._with_all_rollouts_logged(selections[0], output)
+        self._log_all_rollouts(selections[0], output)
+        if len(selections[0].trained_prompts) < self._num_counted:
+            self._make_up_for_left_out(selections[0], output)
+            self._random_state = torch.get_rng_state()
+        return output
+
+    def _prepare_inputs(self, generation_batch: Any) -> dict[str, Any]:
+        inputs = super()._prepare_inputs(generation_batch)
+        if self._random_state is not None:
+            if not torch.equal(torch.get_rng_state(), self._random_state):  # the host has shuffled the rows
+                torch.set_rng_state(self._random_state)
+                torch.randperm(self._num_counted * self.num_generations // self.accelerator.num_processes)
+            self._random_state = None
+            if self.args.zero_variance == "skip" and self.loss_type in TOKENS_OF_MICRO_BATCH:
+                for batch in self._buffered_inputs:
+                    mask = batch["completion_mask"] * batch.get("tool_mask", 1)
+                    batch["advantages"] = batch["advantages"] * mask.sum()
+        return inputs
+
+    def _make_up_for_left_out(self, selection: Selection, output: dict[str, Any]) -> None:
+        """Have the rows that go on count as if all did (`"skip"`), or as they are (`"drop"`)."""
+        weights = selection.has_signal[selection.trained_prompts].repeat_interleave(self.num_generations).float()
+        if self.args.zero_variance == "skip":
+            num_micro_batches = self.accelerator.num_processes * self.args.steps_per_generation
+            weights *= row_weights(selection, self.loss_type, num_micro_batches)
+            if self.loss_type in TOKENS_OF_GENERATION_BATCH:
+                of_all, of_trained = selection.counted_prompts, selection.trained_prompts
+                skipped = tokens_of(selection, of_all).sum() - tokens_of(selection, of_trained).sum()
+                output["num_items_in_batch"] = output["num_items_in_batch"] + skipped.item()
+        output["advantages"] = output["advantages"] * self._own_rows(weights).to(output["advantages"])
+
+    def _own_rows(self, values: torch.Tensor) -> torch.Tensor:
+        """Of values of all rows that go on, (K m,), those of this process."""
+        return values.view(self.accelerator.num_processes, -1)[self.accelerator.process_index]
 
     @contextmanager
     def _replaced(self, **methods: Callable) -> Iterator[None]:
@@ -160,24 +215,49 @@ class DownSampling(Host):
             "generator": self._selection_generator(),
             "step": self.state.global_step,
         }
-        kept = torch.empty(self._num_prompts, self.num_generations, dtype=torch.long)
+        decision = torch.empty(self._num_prompts, self.num_generations + 1, dtype=torch.long)
         with fail_together():
             if self.accelerator.is_main_process:
-                kept = self._chosen(context)
+                kept = self._kept(context)
+                decision = torch.cat([kept, self._roles(kept, context).unsqueeze(1)], dim=1)
         # One decides: another might see other floats, or have a strategy with a state or a random generator of its own.
-        kept = broadcast(kept.to(self.accelerator.device)).cpu()
+        decision = broadcast(decision.to(self.accelerator.device)).cpu()
+        kept = decision[:, :-1].contiguous()
         return Selection(
             prompts[:],
             generated.completions,
             generated.images,
             rewards_per_func,
             lengths,
+            lengths.masked_fill(truncated.bool(), 0) if self.mask_truncated_completions else lengths,
             kept,
-            torch.arange(self._num_prompts),
+            decision[:, -1],
+            self._has_signal(rewards_per_func, kept),
         )
 
-    def _chosen(self, context: dict[str, Any]) -> torch.Tensor:
-        """What the strategy keeps, (P, m), by the rewards that it is to see."""
+    def _roles(self, kept: torch.Tensor, context: dict[str, Any]) -> torch.Tensor:
+        """What becomes of each prompt, (Q,)."""
+        rewards_per_func = context["rewards_per_func"]
+        rewards = weighted_sum(rewards_per_func, self.reward_weights.cpu())
+        num_micro_batches = self.accelerator.num_processes * self.args.steps_per_generation
+        return roles(
+            variance(rewards.gather(1, kept)),
+            self._has_signal(rewards_per_func, kept),
+            context["completion_lengths"].gather(1, kept).amax(dim=1),
+            num_counted=self._num_counted,
+            unit=num_micro_batches // math.gcd(num_micro_batches, self.num_generations) if self._leaves_out else None,
+        )
+
+    def _has_signal(self, rewards_per_func: torch.Tensor, kept: torch.Tensor) -> torch.Tensor:
+        """Whether the rewards that give a prompt's advantages differ, (Q,)."""
+        if self.args.advantage_statistics == "kept":
+            rewards_per_func = rewards_per_func.take_along_dim(kept.unsqueeze(-1), dim=1)
+        return has_signal(rewards_per_func, self.reward_weights.cpu(), aggregation=self.multi_objective_aggregation)
+
+    def _kept(self, context: dict[str, Any]) -> torch.Tensor:
+        """What the strategy keeps, (Q, m), by the rewards that it is to see."""
+        if self.num_rollouts == self.num_generations:
+            return torch.arange(self.num_rollouts).repeat(self._num_prompts, 1)
         if self._selection_reward is None:
             rewards = weighted_sum(context["rewards_per_func"], self.reward_weights.cpu())
         else:
@@ -225,7 +305,7 @@ class DownSampling(Host):
         return rewards_per_func.masked_fill(rewards_per_func.isinf(), torch.nan)
 
     def _gathered_lengths(self, generated: Generated) -> torch.Tensor:
-        """Tokens that the model generated, and whether the rollout was truncated, of all processes: (P n, 2)."""
+        """Tokens that the model generated, and whether the rollout was truncated, of all processes: (Q n, 2)."""
         lengths = map(len, generated.completion_ids) if generated.tool_mask is None else map(sum, generated.tool_mask)
         truncated = (ids[-1] not in self._stop_tokens for ids in generated.completion_ids)
         rows = torch.tensor(list(zip(lengths, truncated, strict=True)), device=self.accelerator.device)
@@ -239,41 +319,50 @@ class DownSampling(Host):
 
     # Metrics and the completions table, which describe all n rollouts
 
-    def _with_all_rollouts_logged(self, selection: Selection, output: dict[str, Any]) -> dict[str, Any]:
+    def _log_all_rollouts(self, selection: Selection, output: dict[str, Any]) -> None:
         if len(output["prompt_ids"]) * self.accelerator.num_processes != len(selection.trained_rows):
             raise RuntimeError("`GRPOTrainer` did not go on with the kept rows. Install a supported version of TRL.")
         weights, metrics = self.reward_weights.cpu(), self._metrics["train"]
         for name, value in reward_metrics(selection.rewards_per_func, weights, self.reward_func_names).items():
             metrics[name][-1] = value  # in place of the host's, over the kept rows
-        rewards = weighted_sum(selection.rewards_per_func, weights)
-        for name, value in selection_metrics(rewards, selection.kept, selection.completion_lengths).items():
+        for name, value in selection_metrics(selection, weights).items():
             metrics[name].append(value)
-        if self.args.advantage_statistics == "all":
-            output["advantages"] = self._advantages_over_all(selection).to(output["advantages"])
+        advantages = self._advantages(selection)
+        if advantages is not None:
+            self._logs["advantages"].extend(advantages.tolist())  # after the host's, of which as many are shown
+            output["advantages"] = self._own_rows(advantages).to(output["advantages"])
         if self.log_completions:
             log_all_rollouts(
                 self._logs, selection, self.reward_func_names, with_images=self._is_vlm and self.log_multimodal
             )
-        return output
 
-    def _advantages_over_all(self, selection: Selection) -> torch.Tensor:
-        """Advantages of this process's rows, (K m / W,); also put in place of the host's in the table."""
+    def _advantages(self, selection: Selection) -> torch.Tensor | None:
+        """Advantages of the rows that go on, (K m,), where they are not the host's, which sees these rows alone."""
+        rewards_per_func = selection.rewards_per_func
+        if self.args.advantage_statistics == "kept":
+            is_narrower = len(selection.trained_prompts) < self._num_counted
+            if not (is_narrower and self.args.zero_variance == "skip" and self.scale_rewards == "batch"):
+                return None
+            others = ~selection.among_all(selection.rows(selection.counted_prompts))
+            rewards_per_func = rewards_per_func.masked_fill(
+                others.view_as(selection.loss_tokens).unsqueeze(-1), torch.nan
+            )
         advantages = advantages_over_all(
-            selection.rewards_per_func,
+            rewards_per_func,
             self.reward_weights.cpu(),
             scale_rewards=self.scale_rewards,
             aggregation=self.multi_objective_aggregation,
         )
-        trained = advantages.flatten()[selection.trained_rows]
-        self._logs["advantages"].extend(trained.tolist())
-        return trained.view(self.accelerator.num_processes, -1)[self.accelerator.process_index]
+        return advantages.flatten()[selection.trained_rows]
 
-    def _log_kept_column(self, selection: Selection, num_rows: int) -> None:
-        """Add the column `kept` and give all processes the same columns, for the host to log with all n rollouts."""
+    def _log_columns(self, selection: Selection, num_rows: int) -> None:
+        """Add the table's own columns and give all processes the same ones, for the host to log with all rollouts."""
         if not self.log_completions:
             return
         first = self.accelerator.process_index * num_rows
-        pending = {**self._pending_extra_logs, "kept": selection.is_kept[first : first + num_rows].tolist()}
+        pending = dict(self._pending_extra_logs)
+        for name, column in (("kept", selection.is_kept), ("trained", selection.among_all(selection.trained_rows))):
+            pending[name] = column[first : first + num_rows].tolist()
         self._logs["extra"].clear()
         self._pending_extra_logs.clear()
         for name in sorted(set(gather_object(list(pending)))):

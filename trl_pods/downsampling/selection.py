@@ -1,13 +1,14 @@
 """
 Selecting rollouts: call a strategy with what it asks for, and check what it returns.
 
-Shapes: P prompts, n rollouts sampled per prompt, m rollouts kept per prompt, F reward functions. K <= P prompts go on
-to the update.
+Shapes: Q prompts sampled, P <= Q prompts that the update counts, K <= P prompts that go on to it, n rollouts sampled
+and m kept per prompt, F reward functions.
 """
 
 import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from random import Random
 from typing import Any
 
@@ -16,6 +17,9 @@ import torch
 from ..checks.errors import SetupError
 
 Strategy = Callable[..., torch.Tensor]
+
+# What becomes of a prompt: not in the update, counted in its denominators alone, or in it.
+LEFT_OUT, COUNTED, TRAINED = range(3)
 
 # What a strategy may ask for by naming it in its signature.
 CONTEXT = ("rewards_per_func", "completion_lengths", "truncated", "generator", "step")
@@ -28,30 +32,46 @@ class Selection:
     prompts: list  # of this process's rows, as completions and images
     completions: list
     images: list | None
-    rewards_per_func: torch.Tensor  # (P, n, F) of all processes, NaN where a function gave none
-    completion_lengths: torch.Tensor  # (P, n) tokens that the model generated
-    kept: torch.Tensor  # (P, m) columns of the kept rollouts, ascending
-    trained_prompts: torch.Tensor  # (K,) prompts whose kept rollouts go on, ascending
+    rewards_per_func: torch.Tensor  # (Q, n, F) of all processes, NaN where a function gave none
+    completion_lengths: torch.Tensor  # (Q, n) tokens that the model generated
+    loss_tokens: torch.Tensor  # (Q, n) those of them that the loss sees
+    kept: torch.Tensor  # (Q, m) columns of the kept rollouts, ascending
+    roles: torch.Tensor  # (Q,) `LEFT_OUT`, `COUNTED` or `TRAINED`
+    has_signal: torch.Tensor  # (Q,) whether the advantages of the kept rollouts differ
 
-    @property
+    @cached_property
+    def trained_prompts(self) -> torch.Tensor:
+        """Prompts that go on to the update, ascending: long tensor of shape (K,)."""
+        return (self.roles == TRAINED).nonzero().flatten()
+
+    @cached_property
+    def counted_prompts(self) -> torch.Tensor:
+        """Prompts that the update stands for, ascending: long tensor of shape (P,)."""
+        return (self.roles != LEFT_OUT).nonzero().flatten()
+
+    @cached_property
     def trained_rows(self) -> torch.Tensor:
-        """Places of the rollouts that go on among all P n, ascending: long tensor of shape (K m,)."""
-        return self._rows(self.trained_prompts)
+        """Places of the rollouts that go on among all Q n, ascending: long tensor of shape (K m,)."""
+        return self.rows(self.trained_prompts)
+
+    def rows(self, prompts: torch.Tensor) -> torch.Tensor:
+        """Places of the kept rollouts of some prompts among all Q n."""
+        num_rollouts = self.completion_lengths.size(1)
+        return (prompts.unsqueeze(1) * num_rollouts + self.kept[prompts]).flatten()
+
+    def among_all(self, rows: torch.Tensor) -> torch.Tensor:
+        """Whether each of all rollouts is among the given ones: bool tensor of shape (Q n,)."""
+        return torch.zeros(self.completion_lengths.numel(), dtype=torch.bool).scatter(0, rows, True)
 
     @property
     def is_kept(self) -> torch.Tensor:
-        """Whether each of all rollouts is kept: bool tensor of shape (P n,)."""
-        rows = self._rows(torch.arange(len(self.kept)))
-        return torch.zeros(self.completion_lengths.numel(), dtype=torch.bool).scatter(0, rows, True)
+        """Whether each of all rollouts is kept: bool tensor of shape (Q n,)."""
+        return self.among_all(self.rows(torch.arange(len(self.kept))))
 
     @property
     def trained_rewards_per_func(self) -> torch.Tensor:
         """Rewards of the rollouts that go on: float tensor of shape (K m, F)."""
         return self.rewards_per_func.flatten(0, 1)[self.trained_rows]
-
-    def _rows(self, prompts: torch.Tensor) -> torch.Tensor:
-        num_rollouts = self.completion_lengths.size(1)
-        return (prompts.unsqueeze(1) * num_rollouts + self.kept[prompts]).flatten()
 
 
 def check_strategy_kwargs(name: str, strategy: Strategy, kwargs: Mapping[str, Any]) -> None:

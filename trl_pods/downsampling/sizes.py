@@ -2,7 +2,8 @@
 How many rows are sampled and trained.
 
 P prompts per generation batch, n rollouts sampled and m trained per prompt. TRL's arguments count trained rows, so that
-P = `generation_batch_size` / `num_generations`; generation alone grows, to P n rows.
+P = `generation_batch_size` / `num_generations`; generation alone grows, to P n rows, or ceil(k P) n with
+`prompt_oversampling` k.
 """
 
 from collections.abc import Iterator
@@ -12,7 +13,13 @@ from typing import Any
 from datasets import Dataset
 from trl import GRPOConfig
 
-from ..checks.batch_sizes import prompts_per_generation
+from ..checks.batch_sizes import prompts_per_generation, sampled_prompts
+
+_ZERO_VARIANCE = {
+    "train": "",
+    "skip": " The rows of prompts whose rewards are equal are skipped.",
+    "drop": " Prompts whose rewards are equal are dropped.",
+}
 
 # TRL gives a colocated engine batches of 4096 tokens, and vLLM refuses to take more sequences at once than that.
 MAX_VLLM_SEQUENCES = 4096
@@ -20,18 +27,22 @@ MAX_VLLM_SEQUENCES = 4096
 
 def describe_batch(args: GRPOConfig, train_dataset: Any = None) -> str:
     """Say in one line what a generation batch samples and trains."""
-    num_prompts = prompts_per_generation(args)
+    num_prompts, num_trained = sampled_prompts(args), prompts_per_generation(args)
     steps = args.steps_per_generation * args.num_iterations / args.gradient_accumulation_steps
     line = (
         f"Each generation batch: {num_prompts} prompts, {num_prompts * args.num_rollouts} rollouts sampled "
-        f"({args.num_rollouts} per prompt), {num_prompts * args.num_generations} rows trained "
+        f"({args.num_rollouts} per prompt), {num_trained * args.num_generations} rows trained "
         f"({args.num_generations} per prompt), {args.per_device_train_batch_size} rows per micro-batch and process, "
         f"{steps:g} optimizer steps."
     )
+    if num_prompts > num_trained:
+        line += f" Of the prompts, the {num_trained} of largest reward variance are trained."
     if isinstance(train_dataset, Dataset):
-        micro_batches = len(train_dataset) // num_prompts * args.steps_per_generation * args.num_iterations
+        batches, left = divmod(len(train_dataset), num_prompts)
+        micro_batches = batches * args.steps_per_generation * args.num_iterations
         line += f" An epoch: {-(-micro_batches // args.gradient_accumulation_steps)} optimizer steps."
-    return line
+        line += f" It leaves out {left} of the prompts, which fill no generation batch." if left else ""
+    return line + _ZERO_VARIANCE[args.zero_variance]
 
 
 @contextmanager
@@ -41,7 +52,7 @@ def sized_for_rollouts(args: GRPOConfig) -> Iterator[None]:
 
     The parent sizes the completions table and vLLM's `max_num_seqs` by these arguments.
     """
-    num_rows = prompts_per_generation(args) * args.num_rollouts
+    num_rows = sampled_prompts(args) * args.num_rollouts
     steps = -(-num_rows // (args.per_device_train_batch_size * args.world_size))
     if args.use_vllm:  # what does not fit at once waits in the engine
         limit = MAX_VLLM_SEQUENCES // (args.per_device_train_batch_size * args.vllm_tensor_parallel_size)

@@ -106,13 +106,14 @@ def advance_sampler(sampler: Sampler | None, num_epochs: int) -> None:
             next(iter(sampler))
 
 
-def _sizes(trainer: Any) -> dict[str, int]:
+def _sizes(trainer: Any) -> dict[str, float]:
     names = ("per_device_train_batch_size", "steps_per_generation", "num_iterations", "num_generations", "num_rollouts")
-    sizes = {name: getattr(trainer.args, name) for name in names}
+    sizes = {name: getattr(trainer.args, name) for name in (*names, "prompt_oversampling")}
     return sizes | {"number of processes": trainer.accelerator.num_processes}
 
 
-def _changed(saved: dict[str, int], now: dict[str, int]) -> list[str]:
+def _changed(saved: dict[str, float], now: dict[str, float]) -> list[str]:
+    saved = {"prompt_oversampling": 1.0} | saved  # which checkpoints of 0.1 do not hold
     return [f"`{name}` {saved[name]} (now {now[name]})" for name in now if saved[name] != now[name]]
 
 
