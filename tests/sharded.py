@@ -10,13 +10,14 @@ from trl import GRPOConfig, GRPOTrainer
 
 from trl_pods import PODSGRPOConfig, PODSGRPOTrainer
 
-DOWN_SAMPLED = ["two_groups", "one_group", "generated"]
+DOWN_SAMPLED = ["two_groups", "one_group", "generated", "skipped"]
 EXACT = ["grpo", "n_equal_m"]
 
 # 8 trained rows per generation batch over both processes. With m = 4 there are P = 2 prompts, with m = 8 only one.
 CASES = {
     "two_groups": {"num_generations": 4, "num_rollouts": 8},
     "one_group": {"num_generations": 8, "num_rollouts": 16, "beta": 0.1, "advantage_statistics": "all"},
+    "skipped": {"num_generations": 4, "num_rollouts": 8},
     "generated": {"num_generations": 4, "num_rollouts": 8, "beta": 0.1},
     "grpo": {"num_generations": 4, "beta": 0.1, "num_iterations": 2, "steps_per_generation": 2},
     "n_equal_m": {
@@ -29,10 +30,18 @@ CASES = {
 }
 
 
+def often_equal(target, **kwargs) -> list[float]:
+    """A reward that is equal for the rollouts of every other prompt."""
+    rewards = labelled_reward(target=target, **kwargs)
+    return [reward if number % 2 else 1.0 for reward, number in zip(rewards, target, strict=True)]
+
+
+REWARDS = {"two_groups": labelled_reward, "one_group": labelled_reward, "skipped": often_equal}
+
+
 def train(model_path: str, output_dir: Path, case: str, arguments: dict, adapt=lambda trainer_class: trainer_class):
     """Train a case with what shards it: arguments, and a change of the trainer's class."""
     is_grpo = case == "grpo"
-    deterministic = case in ("two_groups", "one_group")
     config = (GRPOConfig if is_grpo else PODSGRPOConfig)(
         **tiny.default_arguments(
             output_dir,
@@ -47,10 +56,10 @@ def train(model_path: str, output_dir: Path, case: str, arguments: dict, adapt=l
     )
     trainer = adapt(recording(GRPOTrainer if is_grpo else PODSGRPOTrainer))(
         model=model_path,
-        reward_funcs=labelled_reward if deterministic else tiny.distinct_characters,
+        reward_funcs=REWARDS.get(case, tiny.distinct_characters),
         args=config,
         train_dataset=tiny.make_dataset(),
-        rollout_func=deterministic_rollouts if deterministic else None,
+        rollout_func=deterministic_rollouts if case in REWARDS else None,
     )
     trainer.train()
     return trainer
@@ -78,6 +87,8 @@ def assert_trained_alike(results: Path, sharding: str, case: str) -> list[dict]:
     assert found.keys() == expected.keys()
     for name in expected:
         torch.testing.assert_close(found[name], expected[name], rtol=0, atol=1e-6, msg=name)
+    rows = [len(batch) for batch in ranks[0]["kept"]]
+    assert (min(rows) < 4) == (case == "skipped"), "prompts were skipped, or none was"
     return not_sharded
 
 

@@ -14,6 +14,7 @@ from pathlib import Path
 import commands
 import numpy as np
 import pytest
+import yaml
 from filelock import FileLock
 
 from trl_pods import PODSGRPOConfig
@@ -122,14 +123,33 @@ def test_learning_rates_are_chosen_by_the_time_to_the_target_then_by_the_mean_ac
     assert choose_rates(tuning_results(curves, ["grpo"], 10.0)) == {"grpo": 1.0, "pods": 2.0, "random": 2.0}
 
 
+def overrides(method: str, args: PODSGRPOConfig) -> dict:
+    options = dict(zip(*[iter(make_method(method, args).options)] * 2, strict=True))
+    return {name.removeprefix("--"): yaml.safe_load(value) for name, value in options.items()}
+
+
+@pytest.mark.parametrize(
+    ("method", "num_rollouts", "zero_variance"),
+    [
+        *[("grpo", 4, "train"), ("grpo_n", 16, "train"), ("grpo_n_batch", 16, "train")],
+        *[("grpo_drop", 4, "drop"), ("pods_all", 16, "train"), ("pods", 16, "skip"), ("pods:random", 16, "skip")],
+    ],
+)
+def test_methods_sample_and_train_what_they_say(method, num_rollouts, zero_variance, tmp_path):
+    usual = {"per_device_train_batch_size": 8, "gradient_accumulation_steps": 2}
+    args = make_args(tmp_path, **usual)
+    trained = make_args(tmp_path / "other", **usual | overrides(method, args))
+    assert (trained.num_rollouts, trained.zero_variance) == (num_rollouts, zero_variance)
+    found = make_method(method, args)
+    assert (trained.num_rollouts, trained.num_generations) == (found.num_rollouts, found.num_generations)
+
+
 @pytest.mark.parametrize(("method", "growth"), [("grpo_n", 1), ("grpo_n_batch", 4)])
 @pytest.mark.parametrize("rows", [8, 16])
 def test_grpo_with_n_trains_the_same_prompts(tmp_path, rows, method, growth):
     usual = {"per_device_train_batch_size": rows, "gradient_accumulation_steps": 2}
     args = make_args(tmp_path, **usual)
-    options = dict(zip(*[iter(make_method(method, args).options)] * 2, strict=True))
-    values = {name.removeprefix("--"): int(value) for name, value in options.items()}
-    large = make_args(tmp_path / "n", **usual | values)
+    large = make_args(tmp_path / "n", **usual | overrides(method, args))
     assert large.num_generations == large.num_rollouts == 16
     assert large.generation_batch_size // 16 == args.generation_batch_size // 4
     assert large.steps_per_generation / large.gradient_accumulation_steps == 1.0
@@ -467,7 +487,7 @@ def test_steps_far_from_the_ideal_are_warned_of():
 
 def test_grpo_in_one_batch_is_grpo(tmp_path):
     args = make_args(tmp_path)
-    assert [make_method(name, args).is_baseline for name in METHODS] == [True, True, True, False]
+    assert [make_method(name, args).is_baseline for name in METHODS] == [True, True, True, False, False, False]
 
 
 def test_errors_are_said_in_a_line(compared):

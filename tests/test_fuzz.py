@@ -10,7 +10,20 @@ from hypothesis import HealthCheck, Phase, event, given, settings
 from hypothesis import strategies as st
 
 from trl_pods import PODSGRPOConfig
-from trl_pods.checks.batch_sizes import prompts_per_generation
+from trl_pods.checks.batch_sizes import sampled_prompts
+
+
+class Judge(recording.Judge):
+    """A judge that gives equal rewards to the rollouts of some prompts."""
+
+    def __init__(self, share_of_equal: float):
+        super().__init__()
+        self.share_of_equal = share_of_equal
+
+    def __call__(self, target, **kwargs) -> list[float]:
+        rewards = super().__call__(target=target, **kwargs)
+        return [0.5 if recording.score(n) < self.share_of_equal else r for n, r in zip(target, rewards, strict=True)]
+
 
 SETTINGS = st.fixed_dictionaries(
     {
@@ -24,7 +37,10 @@ SETTINGS = st.fixed_dictionaries(
         "exclude_truncated": st.booleans(),
         "loss_type": st.sampled_from(["grpo", "dapo", "bnpo", "dr_grpo"]),
         "scale_rewards": st.sampled_from(["group", "batch", "none"]),
-        "beta": st.sampled_from([0.0, 0.1]),
+        "beta": st.sampled_from([0.0, 0.0, 0.1]),
+        "zero_variance": st.sampled_from(["train", "skip", "drop"]),
+        "prompt_oversampling": st.sampled_from([0.5, 1.0, 1.5, 2]),
+        "share_of_equal": st.sampled_from([0.0, 0.5, 1.0]),  # prompts without variance
     },
     optional={"steps_per_generation": st.integers(1, 4), "generation_batch_size": st.integers(1, 24)},
 )
@@ -38,6 +54,7 @@ ADVICE = [
         lambda number: {"steps_per_generation": number, "generation_batch_size": None},
     ),
     (r"`num_rollouts` is .* must be at least `num_generations` \((\d+)\)", lambda number: {"num_rollouts": number}),
+    (r"`prompt_oversampling` is .* Use (2) to sample", lambda number: {"prompt_oversampling": number}),
     (r"`generation_batch_size` is .* Use a multiple of (\d+)", lambda number: {"generation_batch_size": number}),
 ]
 TOO_MUCH = "'generation_batch_size' and 'steps_per_generation' can not be both configured"
@@ -69,9 +86,10 @@ def folder(tmp_path_factory) -> Path:
 
 
 def check(options: dict, model_path: str, folder: Path) -> None:
+    options = dict(options)
+    judge = Judge(options.pop("share_of_equal"))
     config = following_advice(tiny.default_arguments(folder, max_completion_length=3) | options)
-    num_prompts = prompts_per_generation(config)
-    judge = recording.Judge()
+    num_prompts = sampled_prompts(config)
     trainer = recording.RecordingTrainer(
         model=model_path,
         reward_funcs=judge,
@@ -81,9 +99,11 @@ def check(options: dict, model_path: str, folder: Path) -> None:
     )
     trainer.train()
     assert trainer.state.global_step == 2
-    assert [len(inputs["prompt_ids"]) for inputs in trainer.trained] == [config.per_device_train_batch_size] * (
-        2 * config.gradient_accumulation_steps
-    )
+    rows = [len(inputs["prompt_ids"]) for inputs in trainer.trained]
+    assert len(rows) == 2 * config.gradient_accumulation_steps
+    assert set(rows) <= set(range(1, config.per_device_train_batch_size + 1))
+    if config.zero_variance == "train" or (config.zero_variance == "skip" and config.beta):
+        assert set(rows) == {config.per_device_train_batch_size}
     cycle = config.steps_per_generation * config.num_iterations
     assert judge.num_rows == [num_prompts * config.num_rollouts] * -(-len(trainer.trained) // cycle)
     for first in range(0, len(trainer.trained) - config.steps_per_generation + 1, cycle):

@@ -15,7 +15,7 @@ from trl_pods.cli.arguments import RecipeParser
 RECIPES = Path(__file__).parents[1] / "recipes"
 ALL = sorted(path.name for path in RECIPES.glob("*.yaml"))
 FOR_GPUS = [name for name in ALL if "gsm8k" in name or "math" in name]
-OF_PODS = {"num_rollouts", "down_sampling", "output_dir"}
+OF_PODS = {"num_rollouts", "down_sampling", "zero_variance", "output_dir"}
 COLUMNS = """---
 configs:
 - config_name: {config}

@@ -64,6 +64,33 @@ def test_case_16_resuming_at_any_step_is_bit_identical(
         assert resumed.state.log_history[:before] == whole.state.log_history[:before]
 
 
+@pytest.mark.parametrize("zero_variance", ["skip", "drop"])
+def test_resuming_with_prompts_left_out_is_bit_identical(zero_variance, model_path, tmp_path):
+    """At every step of generation batches of two optimizer steps; an epoch leaves out a prompt."""
+
+    def reward(completions, target, **kwargs):
+        return [len(set(text)) * (number % 3 == 0) for text, number in zip(completions, target, strict=True)]
+
+    arguments = {"steps_per_generation": 2, "max_steps": 6, "save_steps": 1, "reward_funcs": reward}
+    arguments |= {"per_device_train_batch_size": 8, "zero_variance": zero_variance, "prompt_oversampling": 1.25}
+    arguments |= {"num_prompts": 11, "beta": 0.0}
+    whole = make_trainer(model_path, tmp_path / "run", **arguments)
+    whole.train()
+    expected = tiny.trained_parameters(whole)
+    rows = [log["pods/trained_rows"] for log in whole.state.log_history if "pods/trained_rows" in log]
+    assert min(rows) < 16 and len(rows) == 3
+    for step in range(1, 6):
+        resumed = make_trainer(model_path, tmp_path / "resumed", **arguments | {"save_strategy": "no"})
+        resumed.train(resume_from_checkpoint=str(tmp_path / "run" / f"checkpoint-{step}"))
+        found = tiny.trained_parameters(resumed)
+        assert all(torch.equal(found[name], expected[name]) for name in expected), step
+
+
+def test_another_oversampling_is_refused(model_path, checkpoint):
+    with pytest.raises(SetupError, match=r"saved with `prompt_oversampling` 1.0 \(now 2\)"):
+        resume(model_path, checkpoint, prompt_oversampling=2)
+
+
 @pytest.fixture
 def checkpoint(model_path, tmp_path):
     """A checkpoint in the middle of a generation batch of four optimizer steps."""

@@ -16,7 +16,7 @@ import trl.trainer.grpo_trainer as host
 from peft import LoraConfig
 from test_exactness import LOSS_TYPES, RecordingPODS, ReplayingGRPO
 from trl import GRPOConfig, GRPOTrainer
-from zero_variance_worker import SKIPPED
+from zero_variance_worker import OTHERS, SKIPPED
 
 from trl_pods import PODSGRPOConfig, PODSGRPOTrainer
 from trl_pods.timing import PHASES
@@ -104,8 +104,18 @@ def in_order(monkeypatch):
     monkeypatch.setattr(host, "shuffle_sequence_dict", lambda batch: batch)
 
 
-@pytest.mark.parametrize(("num_rollouts", "lora"), [(4, False), (12, False), (4, True), (12, True)])
-@pytest.mark.parametrize("loss_type", LOSS_TYPES)
+WITH_LORA = [(loss, n, True) for loss in LOSS_TYPES for n in (4, 12)]
+
+
+@pytest.mark.feature("`zero_variance`, `prompt_oversampling`")
+@pytest.mark.parametrize(
+    ("loss_type", "num_rollouts", "lora"),
+    [
+        *[(loss, n, False) for loss in LOSS_TYPES for n in (4, 12)],
+        ("dapo", 12, True),
+        *[pytest.param(*args, marks=pytest.mark.long) for args in WITH_LORA if args != ("dapo", 12, True)],
+    ],
+)
 def test_skip_is_train_for_every_loss(loss_type, num_rollouts, lora, model_path, tmp_path, in_order):
     arguments = {"loss_type": loss_type, "num_rollouts": num_rollouts, "lora": lora}
     trained, expected = train(model_path, tmp_path / "train", zero_variance="train", **arguments)
@@ -350,13 +360,21 @@ def test_cost_ratio_is_the_price_of_a_row_in_rollouts(model_path, tmp_path):
 # Several processes
 
 
+QUICK = [(2, case) for case in ("grpo_4", "bnpo_6", "dapo_6", "lora")]  # the worker's cases
+LONG = [(2, case) for case in SKIPPED if (2, case) not in QUICK] + [(4, case) for case in SKIPPED]
+
+
 @pytest.fixture(scope="module")
-def results(model_path, tmp_path_factory) -> Callable[[int], Path]:
+def results(request, model_path, tmp_path_factory) -> Callable[[int], Path]:
+    """Folder with the results of a number of processes, which train all cases of the chosen tests at once."""
+    with_long = any(item.get_closest_marker("long") for item in request.session.items)
+
     @functools.cache
     def trained_by(num_processes: int) -> Path:
         folder = tmp_path_factory.mktemp(f"by_{num_processes}")
+        cases = [case for number, case in [*QUICK, *(LONG if with_long else [])] if number == num_processes]
         worker = Path(__file__).with_name("zero_variance_worker.py")
-        commands.torchrun(worker, model_path, folder, num_processes, num_processes=num_processes)
+        commands.torchrun(worker, model_path, folder, num_processes, *cases, *OTHERS, num_processes=num_processes)
         return folder
 
     return trained_by
@@ -374,9 +392,10 @@ def load(results, num_processes: int, case: str, zero_variance: str) -> tuple[li
 WORLD_SIZES = [2, pytest.param(4, marks=pytest.mark.long)]
 
 
-@pytest.mark.parametrize("num_processes", WORLD_SIZES)
-@pytest.mark.parametrize("case", SKIPPED)
-def test_skip_is_train_on_several_processes(case, num_processes, results):
+@pytest.mark.parametrize(
+    ("num_processes", "case"), [*QUICK, *(pytest.param(*args, marks=pytest.mark.long) for args in LONG)]
+)
+def test_skip_is_train_on_several_processes(num_processes, case, results):
     all_rows, _, expected = load(results, num_processes, case, "train")
     rows, log, found = load(results, num_processes, case, "skip")
     assert distance(found["end"], expected["end"]) < 1e-6 < 1e-4 < distance(found["end"], found["start"])

@@ -1,7 +1,7 @@
 """
 Run under torchrun by test_zero_variance.py: trains each case in each way, and writes rows and parameters.
 
-    python -m torch.distributed.run --nproc_per_node W tests/zero_variance_worker.py MODEL_PATH OUTPUT_DIR
+    python -m torch.distributed.run --nproc_per_node W tests/zero_variance_worker.py MODEL_PATH OUTPUT_DIR W CASE ...
 """
 
 import json
@@ -73,14 +73,14 @@ def train(model_path: str, output_dir: Path, case: str, num_processes: int, **ar
         torch.save({"start": start, "end": end}, output_dir / f"{name}.pt")
 
 
-def main(model_path: str, output_dir: str, num_processes: str) -> None:
+def main(model_path: str, output_dir: str, num_processes: str, *cases: str) -> None:
     host.shuffle_sequence_dict = lambda batch: batch  # other rows would come into a micro-batch
-    folder, sizes = Path(output_dir), int(num_processes)
-    for case, arguments in SKIPPED.items():
-        for zero_variance in ("train", "skip"):
-            train(model_path, folder, case, sizes, zero_variance=zero_variance, **arguments)
-    for case, arguments in OTHERS.items():
-        train(model_path, folder, case, sizes, **arguments)
+    for case in cases:
+        arguments = (SKIPPED | OTHERS)[case]
+        for zero_variance in ("train", "skip") if case in SKIPPED else (arguments.get("zero_variance", "skip"),):
+            train(
+                model_path, Path(output_dir), case, int(num_processes), **arguments | {"zero_variance": zero_variance}
+            )
 
 
 if __name__ == "__main__":

@@ -137,6 +137,31 @@ def test_importance_ratios_are_those_of_the_kept_rows(mode, vllm_model_path, tmp
         torch.testing.assert_close(inputs["importance_sampling_ratio"], expected)
 
 
+@pytest.mark.parametrize(
+    "options", [{"zero_variance": "skip"}, {"zero_variance": "drop"}, {"prompt_oversampling": 2}], ids=str
+)
+def test_prompts_are_left_out_with_lora(options, vllm_model_path, tmp_path):
+    """Old log-probs, importance ratios and the update are of the rows that are left; the reward rises."""
+
+    def for_odd_prompts(completions, target, **kwargs):
+        rewards = early_letters(completions)
+        return [reward if number % 2 else 0.5 for reward, number in zip(rewards, target, strict=True)]
+
+    sizes = {"per_device_train_batch_size": 16, "num_rollouts": 8, "max_steps": NUM_STEPS, "learning_rate": 3e-3}
+    trainer = make_trainer(vllm_model_path, for_odd_prompts, tmp_path, peft_config=lora(), **sizes, **options)
+    trainer.train()
+    trained = trainer.logged("pods/trained_rows")
+    num_prompts = 4 * options.get("prompt_oversampling", 1)
+    assert trainer.num_rows.generated == [8 * num_prompts] * NUM_STEPS
+    assert trainer.num_rows.without_gradient == trainer.num_rows.policy == trained
+    assert set(trained) <= {4, 8, 12, 16} and min(trained) < 16
+    rewards = trainer.logged("reward")
+    first, last = sum(rewards[:5]) / 5, sum(rewards[-5:]) / 5
+    print(f"rows trained: {sum(trained) / NUM_STEPS:.1f} of 16; reward: first {first:.3f}, last {last:.3f}")
+    assert last > first + 0.1
+    assert max(trainer.logged("sampling/sampling_logp_difference/mean")) < 0.02
+
+
 @pytest.mark.feature("vLLM structured outputs")
 def test_structured_outputs_are_kept_like_any_other(vllm_model_path, tmp_path):
     assert_structured(vllm_model_path, tmp_path)

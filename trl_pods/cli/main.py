@@ -107,6 +107,10 @@ def _strategies() -> None:
     for name, (summary, source) in list_strategies().items():
         table.add_row(name, summary, source)
     Console().print(table)
+    print(
+        "A strategy chooses among the rollouts of each prompt. Which prompts are trained is chosen across prompts: see\n"
+        "`zero_variance` and `prompt_oversampling`, which together are dynamic sampling (DAPO) at a fixed cost."
+    )
 
 
 if __name__ == "__main__":

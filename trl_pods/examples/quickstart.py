@@ -63,7 +63,7 @@ def run(output_dir: str, seed: int) -> dict[str, float]:
     again = f"{_command()} grpo --config {recipe} --model_name_or_path {start} --dataset_name {data}"
     console.print(
         "\nNext, train the initial checkpoint by plain GRPO (n = m), or by another strategy:\n"
-        f"  {again} --num_rollouts 16 --output_dir {folder / 'grpo'}\n"
+        f"  {again} --num_rollouts 16 --zero_variance train --output_dir {folder / 'grpo'}\n"
         f"  {again} --down_sampling max_reward --output_dir {folder / 'max_reward'}\n"
         f"  {_command()} strategies\n"
         "or train your own model: copy the recipe, or swap `GRPOTrainer` for `PODSGRPOTrainer` in your script.",

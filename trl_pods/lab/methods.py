@@ -13,8 +13,9 @@ from ..config import PODSGRPOConfig
 from ..strategies.registry import get_strategy
 
 BASELINES = ("grpo", "grpo_n", "grpo_n_batch")
-METHODS = (*BASELINES, "pods")
+METHODS = (*BASELINES, "pods", "pods_all", "grpo_drop")
 DEFAULT = ("grpo", "grpo_n", "pods")  # those that need the same memory
+_ALL_ROWS = ("--zero_variance", "train", "--prompt_oversampling", "1")
 
 
 @dataclass(frozen=True)
@@ -39,19 +40,26 @@ def make_method(name: str, args: PODSGRPOConfig) -> Method:
 
     `grpo` samples and trains m rollouts. `grpo_n` samples and trains n, in micro-batches of the recipe's size, so that
     it needs no more memory: n / m times as many are accumulated. `grpo_n_batch` does so in micro-batches n / m times as
-    large, for those who have the memory. `pods` samples n and trains m, by the recipe's strategy, and `pods:STRATEGY`
-    by another.
+    large, for those who have the memory. These compute all rows, as TRL does. `grpo_drop` is `grpo` without
+    zero-variance prompts. `pods` samples n and trains m, by the recipe's strategy and `zero_variance`, `pods:STRATEGY`
+    by another strategy, and `pods_all` computes every kept row, as the paper does.
     """
     n, m = _sizes(args)
     kind, colon, strategy = name.partition(":")
     if kind not in METHODS or (colon and (kind != "pods" or not strategy)):
         raise SetupError(f"`methods` has {name!r}, but a method is one of {list(METHODS)}, or 'pods:STRATEGY'.")
     if kind == "grpo":
-        return Method(name, f"GRPO {m}", m, m, ("--num_rollouts", str(m)))
+        return Method(name, f"GRPO {m}", m, m, ("--num_rollouts", str(m), *_ALL_ROWS))
     if kind == "grpo_n":
-        return Method(name, f"GRPO {n}", n, n, _accumulated(args))
+        return Method(name, f"GRPO {n}", n, n, (*_accumulated(args), *_ALL_ROWS))
     if kind == "grpo_n_batch":
-        return Method(name, f"GRPO {n}, one batch", n, n, _in_one_batch(args))
+        return Method(name, f"GRPO {n}, one batch", n, n, (*_in_one_batch(args), *_ALL_ROWS))
+    if kind == "grpo_drop":
+        options = ("--num_rollouts", str(m), "--zero_variance", "drop", "--prompt_oversampling", "1")
+        return Method(name, f"GRPO {m}, drop", m, m, options)
+    if kind == "pods_all":
+        options = ("--num_rollouts", str(n), "--zero_variance", "train")
+        return Method(name, f"PODS {n} to {m}, all rows", n, m, options)
     try:
         get_strategy(strategy or args.down_sampling)
     except (ValueError, ImportError) as error:
