@@ -69,6 +69,19 @@ def test_an_environment_rewards_its_own_row(tool_model_path, tmp_path):
 
 
 @ends_turns_at_any_stop_token
+def test_environments_of_prompts_without_variance_are_left_out(tool_model_path, tmp_path):
+    class OfEvenNumbers(Counter):
+        def get_reward(self) -> float:
+            return 0.5 if self.target % 2 else super().get_reward()
+
+    trainer = train_with_tools(
+        *(tool_model_path, None, tmp_path), tool="count", environment_factory=OfEvenNumbers, shuffle_dataset=False
+    )
+    assert [{row["number"] for row in trainer.rows(inputs)} for inputs in trainer.trained] == [{0}, {2}]
+    assert_aligned(trainer, reward_of=reward_of_counter)
+
+
+@ends_turns_at_any_stop_token
 def test_reward_functions_see_the_environment_of_each_rollout(tool_model_path, tmp_path):
     def state(environments, target, completion_ids, **kwargs):
         assert [environment.target for environment in environments] == target

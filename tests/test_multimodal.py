@@ -45,20 +45,29 @@ def vlm_path(tmp_path_factory) -> str:
     return tiny_vlm.save_model(tmp_path_factory.mktemp("vlm"), tiny_vlm.make_processor())
 
 
-def train_with_images(vlm_path, column, output_dir, **arguments):
+def judge_of_even_numbers(prompts, **kwargs):
+    """Depends on all that, for prompts of even numbers; for the others it is one value."""
+    rewards = judge(prompts, **kwargs)
+    return [0.5 if number_in(prompt) % 2 else reward for prompt, reward in zip(prompts, rewards, strict=True)]
+
+
+def train_with_images(vlm_path, column, output_dir, reward=judge, **arguments):
     processor = tiny_vlm.make_processor()
     arguments = {"train_dataset": make_dataset(column), "processing_class": processor} | arguments
     # In order, so that each batch has a prompt with one picture and a prompt with two.
     arguments |= {"generation_kwargs": tiny_vlm.generation_kwargs(processor), "shuffle_dataset": False}
-    trainer = make_trainer(vlm_path, judge, output_dir, **arguments)
+    trainer = make_trainer(vlm_path, reward, output_dir, **arguments)
     trainer.train()
     return trainer
 
 
 @pytest.mark.feature("images")
+@pytest.mark.parametrize(("reward", "num_trained"), [(judge, 2), (judge_of_even_numbers, 1)])
 @pytest.mark.parametrize("column", ["images", "image"])
-def test_case_75_pixels_belong_to_the_kept_rows(column, vlm_path, tmp_path):
-    trainer = train_with_images(vlm_path, column, tmp_path, max_steps=3)
+def test_case_75_pixels_belong_to_the_kept_rows(column, reward, num_trained, vlm_path, tmp_path):
+    trainer = train_with_images(vlm_path, column, tmp_path, reward, max_steps=3)
+    for inputs in trainer.trained:
+        assert len({row["number"] for row in trainer.rows(inputs)}) == num_trained, "prompts are left out, or none is"
 
     def own_pictures(row):
         return pictures_of(row["number"])[: 1 if column == "image" else 2]

@@ -71,6 +71,26 @@ def test_case_73_tool_results_are_masked_in_the_rows_that_called(tool, tool_mode
     assert_aligned(trainer, judge)
 
 
+@ends_turns_at_any_stop_token
+@pytest.mark.parametrize("num_rollouts", [4, 8])
+def test_skipped_rows_count_what_the_model_generated(num_rollouts, tool_model_path, tmp_path):
+    """Not what tools said: the update is that of all rows."""
+
+    def judge(target, completions, **kwargs):
+        return [0.5 if number % 2 else len(str(text)) for number, text in zip(target, completions, strict=True)]
+
+    arguments = {"tool": "times_seven", "tools": [times_seven], "num_rollouts": num_rollouts, "optim": "sgd"}
+    arguments |= {"shuffle_dataset": False, "learning_rate": 0.1}
+    trained, found = {}, {}
+    for zero_variance in ("train", "skip"):
+        trainer = train_with_tools(tool_model_path, judge, tmp_path, zero_variance=zero_variance, **arguments)
+        found[zero_variance] = tiny.trained_parameters(trainer)
+        trained[zero_variance] = [len(inputs["prompt_ids"]) for inputs in trainer.trained]
+    assert trained == {"train": [8, 8], "skip": [4, 4]}
+    for name, expected in found["train"].items():
+        torch.testing.assert_close(found["skip"][name], expected, rtol=0, atol=1e-6)
+
+
 def test_completion_lengths_count_only_what_the_model_generated(tool_model_path, tmp_path):
     contexts = []
 

@@ -108,8 +108,8 @@ def _strategies() -> None:
         table.add_row(name, summary, source)
     Console().print(table)
     print(
-        "A strategy chooses among the rollouts of each prompt. Which prompts are trained is chosen across prompts: see\n"
-        "`zero_variance` and `prompt_oversampling`, which together are dynamic sampling (DAPO) at a fixed cost."
+        "A strategy chooses among the rollouts of each prompt. Across prompts, `zero_variance` and "
+        "`prompt_oversampling`\nchoose which prompts are trained: dynamic sampling (DAPO) at a fixed cost."
     )
 
 

@@ -13,39 +13,31 @@ kept per prompt, F reward functions, W processes. Q = P without `prompt_oversamp
 
 import functools
 import logging
-import math
 from collections import defaultdict, deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
 import torch
-from accelerate.utils import broadcast, gather_object
+from accelerate.utils import gather_object
 from datasets import Dataset
 from torch.utils.data import DataLoader, Sampler
 
 from ..checks.all_ranks import fail_together
 from ..checks.batch_sizes import check_dataset, check_evaluation, prompts_per_generation, sampled_prompts
-from ..checks.trl_seam import Generated, Host
-from ..strategies.registry import get_strategy
+from ..checks.trl_seam import Generated
 from .completions_table import log_all_rollouts, tolerate_table_errors
-from .metrics import advantages_over_all, has_signal, reward_metrics, selection_metrics, variance, weighted_sum
+from .metrics import advantages_over_all, reward_metrics, selection_metrics
 from .rows import add_extra_fields, columns_of, dataset_images, keep_rows, replace_columns
-from .selection import Selection, seeded_generator, select
+from .selecting import RolloutSelection
+from .selection import Selection
 from .sizes import describe_batch, sized_for_rollouts
-from .zero_variance import (
-    TOKENS_OF_GENERATION_BATCH,
-    TOKENS_OF_MICRO_BATCH,
-    roles,
-    row_weights,
-    tokens_of,
-    why_not_skipped,
-)
+from .zero_variance import TOKENS_OF_MICRO_BATCH, row_weights, skipped_tokens
 
 logger = logging.getLogger(__name__)
 
 
-class DownSampling(Host):
+class DownSampling(RolloutSelection):
     """
     Samples `num_rollouts` rollouts per prompt and goes on with `num_generations` of them, where their rewards differ.
 
@@ -58,25 +50,14 @@ class DownSampling(Host):
 
     def __init__(self, *, args, train_dataset=None, **kwargs):
         check_dataset(args, train_dataset)
-        self._num_prompts = sampled_prompts(args)
-        self._num_counted = prompts_per_generation(args)
         self.num_rollouts = args.num_rollouts
-        self._strategy = get_strategy(args.down_sampling)
-        self._selections_at = (-1, 0)  # optimizer step, and selections made at it
-        self._infinite: set[str] = set()  # reward functions that gave an infinite reward
+        self._num_prompts, self._num_counted = sampled_prompts(args), prompts_per_generation(args)
         self._random_state: torch.Tensor | None = None  # before the shuffle of a narrower batch
         with sized_for_rollouts(args):
             super().__init__(args=args, train_dataset=train_dataset, **kwargs)
         self.num_generations = args.num_generations
         for table in ("rewards", "extra"):  # their columns take their length when first used, after this
             self._logs[table] = defaultdict(functools.partial(deque, maxlen=self._num_prompts * self.num_rollouts))
-        self._selection_reward = _index_of(args.selection_reward, self.reward_func_names)
-        self._stop_tokens = _stop_tokens(self.model.generation_config, self._tokenizer)
-        host = next(
-            c for c in type(self).__mro__[type(self).__mro__.index(DownSampling) :] if "_compute_loss" in vars(c)
-        )
-        self._not_skipped = why_not_skipped(self, host) if args.zero_variance == "skip" else None
-        self._leaves_out = args.zero_variance != "train" and self._not_skipped is None
 
     def train(self, *args, **kwargs):
         if self.accelerator.is_main_process:
@@ -149,7 +130,7 @@ class DownSampling(Host):
             output = super()._generate_and_score_completions(rows)
         self._log_all_rollouts(selections[0], output)
         if len(selections[0].trained_prompts) < self._num_counted:
-            self._make_up_for_left_out(selections[0], output)
+            self._reweight(selections[0], output)
             self._random_state = torch.get_rng_state()
         return output
 
@@ -166,16 +147,13 @@ class DownSampling(Host):
                     batch["advantages"] = batch["advantages"] * mask.sum()
         return inputs
 
-    def _make_up_for_left_out(self, selection: Selection, output: dict[str, Any]) -> None:
-        """Have the rows that go on count as if all did (`"skip"`), or as they are (`"drop"`)."""
+    def _reweight(self, selection: Selection, output: dict[str, Any]) -> None:
+        """Have the rows that go on count for all rows (`"skip"`), and those without a signal count nothing."""
         weights = selection.has_signal[selection.trained_prompts].repeat_interleave(self.num_generations).float()
         if self.args.zero_variance == "skip":
             num_micro_batches = self.accelerator.num_processes * self.args.steps_per_generation
             weights *= row_weights(selection, self.loss_type, num_micro_batches)
-            if self.loss_type in TOKENS_OF_GENERATION_BATCH:
-                of_all, of_trained = selection.counted_prompts, selection.trained_prompts
-                skipped = tokens_of(selection, of_all).sum() - tokens_of(selection, of_trained).sum()
-                output["num_items_in_batch"] = output["num_items_in_batch"] + skipped.item()
+            output["num_items_in_batch"] = output["num_items_in_batch"] + skipped_tokens(selection)
         output["advantages"] = output["advantages"] * self._own_rows(weights).to(output["advantages"])
 
     def _own_rows(self, values: torch.Tensor) -> torch.Tensor:
@@ -203,76 +181,6 @@ class DownSampling(Host):
             add_extra_fields(rows, generated, columns_of(generated, len(prompts)))
         return generated
 
-    def _select(self, prompts: list, generated: Generated, rewards_per_func: torch.Tensor) -> Selection:
-        """Choose the rollouts to keep: on the main process, and for all."""
-        shape = (self._num_prompts, self.num_rollouts)
-        rewards_per_func = self._without_infinities(rewards_per_func.cpu()).view(*shape, -1)
-        lengths, truncated = (column.view(shape) for column in self._gathered_lengths(generated).unbind(dim=1))
-        context = {
-            "rewards_per_func": rewards_per_func,
-            "completion_lengths": lengths,
-            "truncated": truncated.bool(),
-            "generator": self._selection_generator(),
-            "step": self.state.global_step,
-        }
-        decision = torch.empty(self._num_prompts, self.num_generations + 1, dtype=torch.long)
-        with fail_together():
-            if self.accelerator.is_main_process:
-                kept = self._kept(context)
-                decision = torch.cat([kept, self._roles(kept, context).unsqueeze(1)], dim=1)
-        # One decides: another might see other floats, or have a strategy with a state or a random generator of its own.
-        decision = broadcast(decision.to(self.accelerator.device)).cpu()
-        kept = decision[:, :-1].contiguous()
-        return Selection(
-            prompts[:],
-            generated.completions,
-            generated.images,
-            rewards_per_func,
-            lengths,
-            lengths.masked_fill(truncated.bool(), 0) if self.mask_truncated_completions else lengths,
-            kept,
-            decision[:, -1],
-            self._has_signal(rewards_per_func, kept),
-        )
-
-    def _roles(self, kept: torch.Tensor, context: dict[str, Any]) -> torch.Tensor:
-        """What becomes of each prompt, (Q,)."""
-        rewards_per_func = context["rewards_per_func"]
-        rewards = weighted_sum(rewards_per_func, self.reward_weights.cpu())
-        num_micro_batches = self.accelerator.num_processes * self.args.steps_per_generation
-        return roles(
-            variance(rewards.gather(1, kept)),
-            self._has_signal(rewards_per_func, kept),
-            context["completion_lengths"].gather(1, kept).amax(dim=1),
-            num_counted=self._num_counted,
-            unit=num_micro_batches // math.gcd(num_micro_batches, self.num_generations) if self._leaves_out else None,
-        )
-
-    def _has_signal(self, rewards_per_func: torch.Tensor, kept: torch.Tensor) -> torch.Tensor:
-        """Whether the rewards that give a prompt's advantages differ, (Q,)."""
-        if self.args.advantage_statistics == "kept":
-            rewards_per_func = rewards_per_func.take_along_dim(kept.unsqueeze(-1), dim=1)
-        return has_signal(rewards_per_func, self.reward_weights.cpu(), aggregation=self.multi_objective_aggregation)
-
-    def _kept(self, context: dict[str, Any]) -> torch.Tensor:
-        """What the strategy keeps, (Q, m), by the rewards that it is to see."""
-        if self.num_rollouts == self.num_generations:
-            return torch.arange(self.num_rollouts).repeat(self._num_prompts, 1)
-        if self._selection_reward is None:
-            rewards = weighted_sum(context["rewards_per_func"], self.reward_weights.cpu())
-        else:
-            rewards = context["rewards_per_func"][..., self._selection_reward]
-        if self.args.exclude_truncated:
-            rewards = rewards.masked_fill(context["truncated"], torch.nan)
-        return select(
-            self.args.down_sampling,
-            self._strategy,
-            rewards,
-            self.num_generations,
-            kwargs=self.args.down_sampling_kwargs or {},
-            context=context,
-        )
-
     def _narrow(self, selection: Selection, inputs: list, prompts: list, generated: Generated) -> Generated:
         """Narrow all that the host goes on with to this process's share of the kept rows."""
         lists: dict[str, list] = {"prompts": prompts, "inputs": inputs}
@@ -292,30 +200,6 @@ class DownSampling(Host):
         if not has_images and not any(generated.images or []):  # those that tools returned may all be dropped
             generated = generated._replace(images=None)
         return generated
-
-    def _without_infinities(self, rewards_per_func: torch.Tensor) -> torch.Tensor:
-        for i in rewards_per_func.isinf().any(dim=0).nonzero().flatten().tolist():
-            name = self.reward_func_names[i]
-            if name not in self._infinite and self.accelerator.is_main_process:
-                logger.warning(
-                    f"The reward function {name!r} gave an infinite reward at step {self.state.global_step}, or one "
-                    "too large for float32. Such rewards count as not given, as `None` does; return finite numbers."
-                )
-            self._infinite.add(name)
-        return rewards_per_func.masked_fill(rewards_per_func.isinf(), torch.nan)
-
-    def _gathered_lengths(self, generated: Generated) -> torch.Tensor:
-        """Tokens that the model generated, and whether the rollout was truncated, of all processes: (Q n, 2)."""
-        lengths = map(len, generated.completion_ids) if generated.tool_mask is None else map(sum, generated.tool_mask)
-        truncated = (ids[-1] not in self._stop_tokens for ids in generated.completion_ids)
-        rows = torch.tensor(list(zip(lengths, truncated, strict=True)), device=self.accelerator.device)
-        return self.accelerator.gather(rows.long()).cpu()
-
-    def _selection_generator(self) -> torch.Generator:
-        # A step may see several generation batches; a resumed run must count them alike.
-        step = self.state.global_step
-        self._selections_at = (step, self._selections_at[1] + 1 if self._selections_at[0] == step else 0)
-        return seeded_generator(self.args.seed, *self._selections_at)
 
     # Metrics and the completions table, which describe all n rollouts
 
@@ -371,20 +255,3 @@ class DownSampling(Host):
     def log(self, logs: dict[str, float], *args, **kwargs) -> None:
         with tolerate_table_errors(self):
             super().log(logs, *args, **kwargs)
-
-
-def _index_of(reward_name: str | None, names: list[str]) -> int | None:
-    if reward_name is None:
-        return None
-    if names.count(reward_name) != 1:
-        raise ValueError(
-            f"`selection_reward` is {reward_name!r}, but it must name exactly one reward function. The reward "
-            f"functions are {names}."
-        )
-    return names.index(reward_name)
-
-
-def _stop_tokens(generation_config: Any, tokenizer: Any) -> set[int | None]:
-    """Tokens that end a complete rollout, as TRL counts them from 1.11 on: all that the model or tokenizer declare."""
-    declared = generation_config.eos_token_id
-    return {*(declared if isinstance(declared, list) else [declared]), tokenizer.eos_token_id, tokenizer.pad_token_id}

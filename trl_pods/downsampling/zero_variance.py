@@ -72,11 +72,18 @@ def row_weights(selection: Selection, loss_type: str, num_micro_batches: int) ->
     if loss_type in ROWS:
         share *= len(selection.trained_prompts) / len(counted)
     elif loss_type in TOKENS_OF_MICRO_BATCH:
-        tokens = tokens_of(selection, counted).view(num_micro_batches, -1)
+        tokens = _tokens(selection, counted).view(num_micro_batches, -1)
         share = (1 / tokens.sum(dim=1, keepdim=True).clamp(min=1)).expand_as(tokens).flatten()
     return share[torch.isin(counted, selection.trained_prompts).repeat_interleave(num_kept)]
 
 
-def tokens_of(selection: Selection, prompts: torch.Tensor) -> torch.Tensor:
+def skipped_tokens(selection: Selection) -> int:
+    """Count the tokens of rows that are counted, but do not go on, as `num_items_in_batch` would."""
+    return int(
+        _tokens(selection, selection.counted_prompts).sum() - _tokens(selection, selection.trained_prompts).sum()
+    )
+
+
+def _tokens(selection: Selection, prompts: torch.Tensor) -> torch.Tensor:
     """Tokens of the kept rows of some prompts that the loss sees, (prompts m,)."""
     return selection.loss_tokens.flatten()[selection.rows(prompts)]

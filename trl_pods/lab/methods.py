@@ -55,11 +55,10 @@ def make_method(name: str, args: PODSGRPOConfig) -> Method:
     if kind == "grpo_n_batch":
         return Method(name, f"GRPO {n}, one batch", n, n, (*_in_one_batch(args), *_ALL_ROWS))
     if kind == "grpo_drop":
-        options = ("--num_rollouts", str(m), "--zero_variance", "drop", "--prompt_oversampling", "1")
-        return Method(name, f"GRPO {m}, drop", m, m, options)
+        dropping = ("--zero_variance", "drop", "--prompt_oversampling", "1")
+        return Method(name, f"GRPO {m}, drop", m, m, ("--num_rollouts", str(m), *dropping))
     if kind == "pods_all":
-        options = ("--num_rollouts", str(n), "--zero_variance", "train")
-        return Method(name, f"PODS {n} to {m}, all rows", n, m, options)
+        return Method(name, f"PODS {n} to {m}, all rows", n, m, ("--num_rollouts", str(n), "--zero_variance", "train"))
     try:
         get_strategy(strategy or args.down_sampling)
     except (ValueError, ImportError) as error:
