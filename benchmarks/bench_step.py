@@ -146,7 +146,7 @@ def ratios(step, sampling):
     }
 
 
-def summary(turns, clock):
+def summary(turns, clock, ratios=ratios):
     """Each ratio by one clock: median and quartiles over rounds, and from the fastest tenth of the steps."""
     names = list(turns)
     steps = {name: [step[clock] for step in turns[name].steps[NUM_WARM_UP:]] for name in names}
@@ -189,7 +189,15 @@ def main(num_rounds):
     with tempfile.TemporaryDirectory() as folder:
         model_path = environment.save_model(Path(folder) / "model", hidden_size=64, num_layers=2)
         trainers = [
-            make_trainer(model_path, folder, turns[name], trainer_class, group, num_rounds + NUM_WARM_UP, **extra)
+            make_trainer(
+                model_path,
+                str(Path(folder) / name),
+                turns[name],
+                trainer_class,
+                group,
+                num_rounds + NUM_WARM_UP,
+                **extra,
+            )
             for name, (trainer_class, group, extra) in kinds.items()
         ]
         threads = [threading.Thread(target=trainer.train) for trainer in trainers]
