@@ -4,13 +4,16 @@ What skipping zero-variance prompts saves, as ratios from one run.
 For shares of 0, 0.5 and 0.9 of such prompts: the step of `zero_variance="skip"` over that of `"train"`, and over the
 limit, which is generation and rewards plus the share of rows left times the rest of the step of `"train"`.
 
-    python benchmarks/bench_zero_variance.py
+    MALLOC_ARENA_MAX=1 python benchmarks/bench_zero_variance.py
 
 The trainers take turns, as in `bench_step.py`, which says how ratios are made. The model has about 5 million
-parameters, so that its update is compute-bound; one thread.
+parameters, so that its update is compute-bound; one thread. With an arena for each thread, as glibc has it, generation
+would be slower in a thread whose update needs little memory, since it has more pages to fetch anew.
 """
 
 import argparse
+import os
+import sys
 import tempfile
 import threading
 import zlib
@@ -24,7 +27,7 @@ from transformers.utils import logging as transformers_logging
 
 from trl_pods import PODSGRPOConfig, PODSGRPOTrainer
 
-NUM_PROMPTS, N, M, COMPLETION_LENGTH = 10, 16, 4, 16
+NUM_PROMPTS, N, M, COMPLETION_LENGTH = 10, 16, 8, 32
 SHARES = (0.0, 0.5, 0.9)
 
 
@@ -71,6 +74,8 @@ def ratios(step, sampling):
 
 
 def main(num_rounds):
+    if os.environ.get("MALLOC_ARENA_MAX") != "1":
+        sys.exit("Set MALLOC_ARENA_MAX=1: see the docstring.")
     transformers_logging.set_verbosity_error()
     transformers_logging.disable_progress_bar()
     kinds = [(zero_variance, share) for share in SHARES for zero_variance in ("train", "skip")]
@@ -108,5 +113,5 @@ def main(num_rounds):
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--num_rounds", type=int, default=40, help="rounds to measure")
+    parser.add_argument("--num_rounds", type=int, default=20, help="rounds to measure")
     main(**vars(parser.parse_args()))

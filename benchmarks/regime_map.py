@@ -85,14 +85,17 @@ def one_batch(found: dict[str, Any]) -> list[str]:
     lines = []
     for name, values in found.items():
         curves = {
-            method: [Curve(**{axis: np.array(numbers) for axis, numbers in curve.items()}) for curve in row["curves"]]
+            method: [
+                Curve(**{"rollouts": None, "rows": None} | {axis: np.array(numbers) for axis, numbers in curve.items()})
+                for curve in row["curves"]
+            ]
             for method, row in values["methods"].items()
         }
-        outcome = compare(curves, ["grpo_n_batch"])
+        outcome = compare(curves, ["grpo_n_batch"], "seconds", share=0.99)
         low, high = outcome.intervals["pods"]
         lines.append(
             f"{name}, against GRPO n in one batch: {text(outcome.ratios['pods'])} ({text(low)} to {text(high)}), to "
-            f"{outcome.target:.1%} in seconds: {outcome.times}"
+            f"{outcome.target:.1%} in seconds: {outcome.costs}"
         )
     return lines
 

@@ -22,7 +22,7 @@ from trl_pods.checks.errors import SetupError
 from trl_pods.cli.arguments import RecipeParser
 from trl_pods.lab import command as script
 from trl_pods.lab import costs, plots, summary
-from trl_pods.lab.curves import Curve, area, mean_curve, read_curve, time_to
+from trl_pods.lab.curves import Curve, area, first_reached, mean_curve, read_curve
 from trl_pods.lab.methods import METHODS, Method, make_method
 from trl_pods.lab.outcome import choose_rates, compare, tuning_results
 from trl_pods.lab.runs import Job, Run, train
@@ -33,10 +33,11 @@ from trl_pods.timing import PHASES
 ROOT = Path(__file__).parents[1]
 
 
-def line(slope, highest=1.0, seconds_per_step=0.5, budget=10.0):
+def line(slope, highest=1.0, seconds_per_step=0.5, budget=10.0, rollouts_per_step=32, rows_per_step=8):
     """A curve that rises linearly to its highest accuracy."""
     seconds = np.linspace(0, budget, 21)
-    return Curve(seconds, seconds / seconds_per_step, np.minimum(slope * seconds, highest))
+    steps = seconds / seconds_per_step
+    return Curve(seconds, steps, rollouts_per_step * steps, rows_per_step * steps, np.minimum(slope * seconds, highest))
 
 
 def make_args(tmp_path, **overrides):
@@ -46,55 +47,94 @@ def make_args(tmp_path, **overrides):
 
 def test_time_to_a_target_is_interpolated():
     grid, accuracy = np.array([0.0, 2.0, 4.0, 6.0]), np.array([0.1, 0.3, 0.2, 0.7])
-    assert time_to(0.1, grid, accuracy) == 0.0
-    assert time_to(0.2, grid, accuracy) == pytest.approx(1.0)
-    assert time_to(0.45, grid, accuracy) == pytest.approx(5.0)
-    assert time_to(0.71, grid, accuracy) == math.inf
+    assert first_reached(0.1, grid, accuracy) == 0.0
+    assert first_reached(0.2, grid, accuracy) == pytest.approx(1.0)
+    assert first_reached(0.45, grid, accuracy) == pytest.approx(5.0)
+    assert first_reached(0.71, grid, accuracy) == math.inf
 
 
 def test_mean_curve_holds_the_last_accuracy_of_each_run():
-    first = Curve(np.array([0.0, 4.0]), np.array([0.0, 8.0]), np.array([0.0, 0.4]))
-    second = Curve(np.array([0.0, 2.0, 6.0]), np.array([0.0, 1.0, 3.0]), np.array([0.2, 0.2, 0.6]))
+    first = Curve(*np.array([[0.0, 4.0], [0.0, 8.0], [0.0, 0.0], [0.0, 0.0], [0.0, 0.4]]))
+    zeros = [0.0] * 3
+    second = Curve(*np.array([[0.0, 2.0, 6.0], [0.0, 1.0, 3.0], zeros, zeros, [0.2, 0.2, 0.6]]))
     grid, accuracy = mean_curve([first, second], "seconds")
     assert grid.tolist() == [0.0, 2.0, 4.0, 6.0]
     np.testing.assert_allclose(accuracy, [[0.0, 0.2, 0.4, 0.4], [0.2, 0.2, 0.4, 0.6]])
     assert mean_curve([first, second], "steps")[0].tolist() == [0.0, 1.0, 3.0, 8.0]
 
 
-def test_area_is_the_mean_accuracy_over_the_budget():
-    assert area(line(0.1), 10.0) == pytest.approx(0.5)
-    assert area(line(0.1, budget=5.0), 10.0) == pytest.approx(0.375)  # as it was left, for the second half
+def test_area_is_the_mean_accuracy_over_the_steps():
+    assert area(line(0.1)) == pytest.approx(0.5)
+    assert area(line(0.1, budget=5.0)) == pytest.approx(0.25)
 
 
 def test_ratio_is_that_of_the_times_to_the_target():
     curves = {"grpo": [line(0.05)] * 3, "grpo_n": [line(0.02)] * 3, "pods": [line(0.1)] * 3}
-    outcome = compare(curves, ["grpo", "grpo_n"])
-    assert outcome.target == pytest.approx(0.99 * 0.5)
-    assert outcome.times == pytest.approx({"grpo": 9.9, "grpo_n": math.inf, "pods": 4.95})
+    outcome = compare(curves, ["grpo", "grpo_n"], "seconds")
+    assert outcome.target == pytest.approx(0.985 * 0.5)
+    assert outcome.costs == pytest.approx({"grpo": 9.85, "grpo_n": math.inf, "pods": 4.925})
     assert outcome.ratios == pytest.approx({"grpo": 1.0, "grpo_n": 0.0, "pods": 2.0})
     assert outcome.intervals["pods"] == pytest.approx((2.0, 2.0))
 
 
 def test_target_is_the_better_baselines_and_the_time_the_faster_ones():
     curves = {"grpo": [line(0.5, highest=0.4)], "grpo_n": [line(0.1, highest=0.8)], "pods": [line(0.4)]}
-    outcome = compare(curves, ["grpo", "grpo_n"])
-    assert outcome.target == pytest.approx(0.99 * 0.8)
-    assert outcome.times["grpo"] == math.inf
+    outcome = compare(curves, ["grpo", "grpo_n"], "seconds")
+    assert outcome.target == pytest.approx(0.985 * 0.8)
+    assert outcome.costs["grpo"] == math.inf
     assert outcome.ratios["pods"] == pytest.approx(4.0)
 
 
 def test_there_is_no_ratio_where_grpo_has_learned_nothing():
     flat, rising = line(0.0), line(0.1)
-    outcome = compare({"grpo": [flat] * 3, "pods": [rising] * 3}, ["grpo"])
+    outcome = compare({"grpo": [flat] * 3, "pods": [rising] * 3}, ["grpo"], "seconds")
     assert math.isnan(outcome.ratios["pods"]) and math.isnan(outcome.intervals["pods"][0])
     rng = np.random.default_rng(0)
-    noisy = [Curve(flat.seconds, flat.steps, 0.1 + 0.01 * rng.standard_normal(21)) for _ in range(6)]
-    outcome = compare({"grpo": noisy[:3], "pods": noisy[3:]}, ["grpo"])
+    noisy = [dataclasses.replace(flat, accuracy=0.1 + 0.01 * rng.standard_normal(21)) for _ in range(6)]
+    outcome = compare({"grpo": noisy[:3], "pods": noisy[3:]}, ["grpo"], "seconds")
     assert math.isnan(outcome.ratios["pods"])
 
 
+def test_cost_is_rollouts_and_c_times_rows():
+    """Per step, 8 rollouts and 8 rows against 32 and 4: (8 + 8 c) / (32 + 4 c) for as many steps."""
+    curves = {"grpo": [line(0.1, rollouts_per_step=8)] * 3, "pods": [line(0.1, rows_per_step=4)] * 3}
+    for c, expected in ((1.0, 16 / 36), (6.0, 1.0), (10.0, 88 / 72), (1e9, 2.0)):
+        outcome = compare(curves, ["grpo"], c)
+        assert outcome.ratios["pods"] == pytest.approx(expected)
+        assert outcome.intervals["pods"] == pytest.approx((expected, expected))
+
+
+def test_rollouts_and_rows_are_those_of_the_generation_batches_begun(tmp_path):
+    logs = [{"step": 0, "accuracy": 0.1, "pods/train_seconds": 0.0}]
+    for step in (1, 2, 3, 4):  # two optimizer steps per generation batch
+        began = {"pods/trained_rows": 10.0 + step} if step % 2 else {}
+        logs += [{"step": step} | began, {"step": step, "accuracy": 0.1 * step, "pods/train_seconds": float(step)}]
+    sizes = {"num_prompts": 4, "num_rollouts": 6, "steps_per_generation": 2, "prompt_oversampling": 1.5}
+    write_run(tmp_path / "run", logs, **sizes)
+    curve = read_curve(tmp_path / "run", "accuracy")
+    assert curve.rollouts.tolist() == [0, 36, 36, 72, 72] and curve.rows.tolist() == [0, 11, 11, 24, 24]
+    write_run(tmp_path / "accumulated", logs, **sizes | {"gradient_accumulation_steps": 4})
+    curve = read_curve(tmp_path / "accumulated", "accuracy")  # two generation batches per step that logs one
+    assert curve.rollouts.tolist() == [0, 72, 72, 144, 144] and curve.rows.tolist() == [0, 22, 22, 48, 48]
+
+
+def test_prices_are_pooled_and_leave_out_the_first_generation_batch(tmp_path):
+    def entry(step, generate, update):
+        seconds = {f"pods/time/{phase}": 0.0 for phase in PHASES}
+        seconds |= {"pods/time/generate": generate, "pods/time/update": update}
+        return {"step": step, "pods/trained_rows": 8.0, "pods/train_seconds": 1.0 * step, **seconds}
+
+    sizes = {"num_prompts": 2, "num_rollouts": 8}
+    write_run(tmp_path / "a", [entry(1, 9.0, 9.0), entry(2, 1.6, 0.8), entry(3, 1.6, 0.8)], **sizes)
+    write_run(tmp_path / "b", [entry(1, 9.0, 9.0), entry(2, 3.2, 3.2)], **sizes)
+    prices = costs.measure_prices([tmp_path / "a", tmp_path / "b"])
+    assert prices == pytest.approx((6.4 / 48, 4.8 / 24)) and prices.cost_ratio == pytest.approx(1.5)
+    write_run(tmp_path / "short", [entry(1, 9.0, 9.0)], **sizes)
+    assert costs.measure_prices([tmp_path / "short"]) is None
+
+
 def test_there_is_no_interval_with_fewer_than_three_seeds():
-    outcome = compare({"grpo": [line(0.05)] * 2, "pods": [line(0.1)] * 2}, ["grpo"])
+    outcome = compare({"grpo": [line(0.05)] * 2, "pods": [line(0.1)] * 2}, ["grpo"], "seconds")
     assert outcome.ratios["pods"] == pytest.approx(2.0) and math.isnan(outcome.intervals["pods"][1])
 
 
@@ -106,12 +146,12 @@ def test_ratio_along_steps_does_not_see_the_price_of_a_step():
 
 def test_interval_covers_the_seeds():
     slow, fast = line(0.05), line(0.1)
-    outcome = compare({"grpo": [line(0.05)] * 4, "pods": [slow, fast, slow, fast]}, ["grpo"])
+    outcome = compare({"grpo": [line(0.05)] * 4, "pods": [slow, fast, slow, fast]}, ["grpo"], "seconds")
     low, high = outcome.intervals["pods"]
     assert 1.0 <= low < outcome.ratios["pods"] < high <= 2.0
 
 
-def test_learning_rates_are_chosen_by_the_time_to_the_target_then_by_the_mean_accuracy():
+def test_learning_rates_are_chosen_by_the_steps_to_the_target_then_by_the_mean_accuracy():
     curves = {
         ("grpo", 1.0): [line(0.05)],  # the best accuracy of GRPO is 0.5
         ("grpo", 2.0): [line(0.2, highest=0.45)],
@@ -120,7 +160,7 @@ def test_learning_rates_are_chosen_by_the_time_to_the_target_then_by_the_mean_ac
         ("random", 1.0): [line(0.02)],
         ("random", 2.0): [line(0.03)],  # neither reaches it
     }
-    assert choose_rates(tuning_results(curves, ["grpo"], 10.0)) == {"grpo": 1.0, "pods": 2.0, "random": 2.0}
+    assert choose_rates(tuning_results(curves, ["grpo"])) == {"grpo": 1.0, "pods": 2.0, "random": 2.0}
 
 
 def overrides(method: str, args: PODSGRPOConfig) -> dict:
@@ -244,7 +284,7 @@ def test_command_chooses_the_learning_rate_on_tuning_seeds(compared):
         for name in results["methods"]
         for rate in (1e-3, 1e-2)
     }
-    chosen = choose_rates(tuning_results(curves, ["grpo", "grpo_n"], 2.0))
+    chosen = choose_rates(tuning_results(curves, ["grpo", "grpo_n"]))
     assert chosen == {name: values["learning_rate"] for name, values in results["methods"].items()}
 
 
@@ -289,14 +329,16 @@ def test_a_folder_of_another_comparison_is_refused(compared, monkeypatch):
     assert "holds a run of another command" in refused(folder, monkeypatch, [*words, "--temperature", "0.7"])
 
 
-def test_a_folder_of_another_text_of_the_recipe_is_refused(compared, monkeypatch):
+def test_a_folder_of_another_recipe_is_refused_but_not_of_another_comment(compared, monkeypatch):
     folder, words, _ = compared
     recipe = folder / "recipe.yaml"
     text = recipe.read_text()
     recipe.write_text(text.replace("max_completion_length: 6", "max_completion_length: 5"))
     said = refused(folder, monkeypatch, words)
+    assert "or of another recipe" in said
+    recipe.write_text("# The same.\n" + text)
+    assert script.run([str(word) for word in words[1:]])["methods"]
     recipe.write_text(text)
-    assert "or of another text of the recipe" in said
 
 
 def run_in(folder):
@@ -315,27 +357,28 @@ def test_run_that_was_interrupted_after_training_is_finished_from_its_checkpoint
     if cut is not None:  # by a kill or a full disk while the last log was written
         (run.folder / "trainer_state.json").write_text(cut)
     assert not run.is_finished
-    train([run], Job([], "", max_seconds=2.0))
+    train([run], Job([], {}, max_seconds=2.0, max_steps=-1))
     assert run.is_finished and read_log(run.folder) == logs and not (run.folder / "checkpoint-2").exists()
 
 
 @pytest.mark.parametrize("content", ["", '{"argum'])
-def test_a_folder_whose_command_is_cut_off_is_refused(tmp_path, content):
+def test_a_trained_folder_whose_command_is_cut_off_is_refused(tmp_path, content):
     run = run_in(tmp_path)
     (tmp_path / "command.json").write_text(content)
+    (tmp_path / "trainer_state.json").write_text('{"log_history": []}')
     with pytest.raises(SetupError, match=r"holds a run of another command .* remove the folder"):
-        train([run], Job([], "", max_seconds=2.0))
+        train([run], Job([], {}, max_seconds=2.0, max_steps=-1))
 
 
 def test_what_cannot_be_written_is_said(tmp_path):
     (tmp_path / "file").touch()
     with pytest.raises(SetupError, match=r"file/run/command.json' cannot be written: .* set another `output_dir`"):
-        train([run_in(tmp_path / "file" / "run")], Job([], "", max_seconds=2.0))
+        train([run_in(tmp_path / "file" / "run")], Job([], {}, max_seconds=2.0, max_steps=-1))
     for name in ("results.json", "accuracy.png"):
         (tmp_path / name).mkdir()
     with pytest.raises(SetupError, match=r"results.json' cannot be written"):
         summary.write(tmp_path / "results.json", {})
-    panel = plots.Panel("measured", "seconds", {"GRPO": [line(0.1)]}, 0.5)
+    panel = plots.Panel("seconds", {"GRPO": [line(0.1)]}, 0.5)
     with pytest.raises(SetupError, match=r"accuracy.png' cannot be written"):
         plots.draw(tmp_path / "accuracy.png", "recipe", [panel])
 
@@ -445,6 +488,7 @@ def _processes_of(name):
         (["--methods", "pods:"], r"`methods` has 'pods:'"),
         (["--num_rollouts", "4"], r"`num_rollouts` is 4, which is `num_generations`"),
         (["--dry_run"], r"`dry_run` trains nothing"),
+        (["--dataset_test_split", "held_out"], r"`dataset_test_split` is 'held_out', but the data have \['t"),
         (["--generation_batch_size", "8"], r"`generation_batch_size` is set"),
         (["--learning_rates", "0"], r"`learning_rates` is \[0.0\]"),
         (["--learning_rates", "1e-3", "1.0000001e-3"], r"which has a value twice"),
@@ -473,7 +517,7 @@ def test_steps_far_from_the_ideal_are_warned_of():
             "label": "PODS 8 to 4",
             "learning_rate": 1e-3,
             "seconds_per_step": {"step": seconds},
-            "ratio": {"seconds": 1.5},
+            "speedup": {"steps": 1.5},
         }
 
     def warnings(seconds):
@@ -506,3 +550,35 @@ def test_failing_run_says_why_and_where(compared):
     )
     result = commands.run(*words, "--output_dir", "failing", "--reward_funcs", "my_rewards.broken", cwd=folder)
     assert result.returncode == 2 and "failing" in result.stderr and "out of order" in result.stderr, result.stderr
+
+
+@pytest.mark.long
+def test_of_as_many_steps_the_speedup_at_a_cost_ratio_does_not_depend_on_the_machine(compared, tmp_path):
+    folder, words, _ = compared
+    config = words[words.index("--config") + 1]
+    usual = ["compare", "--config", config, "--max_steps", 6, "--eval_strategy", "steps", "--eval_steps", 2]
+    usual += ["--methods", "grpo", "grpo_drop", "pods_all", "pods", "--seeds", 0, 1, 2]
+    found = []
+    for num_jobs in (1, 2):
+        output = tmp_path / str(num_jobs)
+        done = commands.run(*usual, "--num_jobs", num_jobs, "--output_dir", output, cwd=folder)
+        assert done.returncode == 0, done.stderr
+        results = json.loads((output / "results.json").read_text())
+        measured = results["prices"]["cost_ratio"]
+        assert f"{measured:.1f}," in done.stdout
+        assert (output / "speedup.png").stat().st_size > 10_000
+        found.append([entry for entry in results["by_cost_ratio"] if entry["cost_ratio"] != measured])
+        for method in results["methods"].values():
+            assert [curve["steps"] for curve in method["curves"]] == [[0, 2, 4, 6]] * 3
+    assert found[0] == found[1]
+    assert {3.0, 10.0, 30.0} < {entry["cost_ratio"] for entry in found[0]}
+
+
+@pytest.mark.long
+def test_prices_alone_are_measured_without_a_comparison(compared, tmp_path):
+    folder, words, _ = compared
+    config = words[words.index("--config") + 1]
+    usual = ["compare", "--config", config, "--cost_only", "--max_seconds", 2, "--output_dir", tmp_path]
+    done = commands.run(*usual, cwd=folder)
+    assert done.returncode == 0, done.stderr
+    assert re.search(r"a sampled rollout costs .* ms and a trained row .* ms: the cost ratio is [0-9.]+\.", done.stdout)

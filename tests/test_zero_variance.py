@@ -418,3 +418,32 @@ def test_drop_and_oversampling_and_nothing_to_train_on_several_processes(num_pro
     assert distance(parameters["end"], parameters["start"]) == 0
     # The fewest that give each process a row in each of its two micro-batches, in whole groups of 4.
     assert set(rows) == {max(4 // (2 * num_processes), 1)}
+
+
+@pytest.mark.long
+def test_skip_is_train_in_expectation_over_several_optimizer_steps(model_path, tmp_path):
+    """Of one generation batch, 4 optimizer steps long enough for their order to matter, over 64 shuffles."""
+
+    class Shuffled(Counting):
+        seed = 0
+
+        def _narrow(self, *args):
+            narrowed = super()._narrow(*args)
+            torch.manual_seed(self.seed)
+            return narrowed
+
+    arguments = {"gradient_accumulation_steps": 1, "max_steps": 4, "learning_rate": 0.2, "num_rollouts": 12}
+    arguments |= {"trainer_class": Shuffled, "lr_scheduler_type": "constant", "max_grad_norm": 0.0}
+    ends = {}
+    for zero_variance in ("train", "skip"):
+        found = []
+        for Shuffled.seed in range(64):
+            trainer, end = train(model_path, tmp_path, zero_variance=zero_variance, **arguments)
+            found.append(torch.cat([parameter.flatten() for parameter in end.values()]).double())
+        ends[zero_variance] = torch.stack(found)
+    assert sum(trainer.rows["policy"]) < 16
+    difference = ends["skip"].mean(dim=0) - ends["train"].mean(dim=0)
+    noise = sum(end.var(dim=0) / len(end) for end in ends.values()).sum().sqrt()
+    spread = ends["skip"].std(dim=0).norm()
+    print(f"shuffles differ by {spread:.3g}, means by {difference.norm():.3g}, noise {noise:.3g}")
+    assert difference.norm() < 1.5 * noise < spread / 3

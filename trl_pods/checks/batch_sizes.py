@@ -23,8 +23,13 @@ def prompts_per_generation(args: GRPOConfig) -> int:
 
 
 def sampled_prompts(args: GRPOConfig) -> int:
-    """ceil(k P) for k = `prompt_oversampling`: the prompts that are sampled to train on P."""
-    return math.ceil(round(args.prompt_oversampling * prompts_per_generation(args), 6))
+    """The prompts that are sampled per generation batch, to train on P."""
+    return count_sampled_prompts(prompts_per_generation(args), args.prompt_oversampling)
+
+
+def count_sampled_prompts(num_prompts: int, oversampling: float) -> int:
+    """ceil(k P), where rounding of k P does not count."""
+    return math.ceil(round(oversampling * num_prompts, 6))
 
 
 def check_numbers(args: GRPOConfig) -> None:

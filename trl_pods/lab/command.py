@@ -1,35 +1,46 @@
 """
-What `trl-pods compare` runs: one initial checkpoint trained by plain GRPO and by PODS for the same time, several seeds.
+What `trl-pods compare` runs: one initial checkpoint trained by plain GRPO and by PODS, several seeds.
 
-Evaluation is excluded from the time budget. With several learning rates, each method gets the one that is first to the
-target on tuning seeds, which are others than those compared.
+All train for the same seconds, evaluation excluded, or for the same steps. With several learning rates, each method
+gets the one that takes the fewest steps to the target on tuning seeds, which are others than those compared.
 """
 
 import argparse
+import json
 import shlex
 import signal
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+import yaml
 
 from ..checks.batch_sizes import check_evaluation
 from ..checks.errors import SetupError, exit_on_user_error
 from ..checks.extras import require
 from ..cli.arguments import Arguments, RecipeParser
-from ..cli.build import load_rewards
+from ..cli.build import load_data, load_rewards
 from ..cli.train import set_up, set_up_output
 from . import summary
 from .methods import DEFAULT, METHODS, make_method
 from .runs import Job
+
+# `max_seconds` and what is evaluated where only prices are measured.
+COST_ONLY = ("--max_seconds", "60", "--eval_strategy", "no")
 
 if TYPE_CHECKING:
     from .comparison import Comparison
 
 
 def run(arguments: list[str], prog: str = "trl-pods compare") -> dict[str, Any]:
-    """Compare, say what came out, and write `results.json`, `accuracy.png` and the runs into the output folder."""
-    require("matplotlib", "plot", "The plot of `compare`")
+    """Compare, say what came out, and write `results.json`, two plots and the runs into the output folder."""
+    require("matplotlib", "plot", "The plots of `compare`")
     from rich.console import Console
+
+    from .comparison import compare_methods as compare
+    from .comparison import measure
 
     comparison = _parse(arguments, prog)
     try:
@@ -37,27 +48,30 @@ def run(arguments: list[str], prog: str = "trl-pods compare") -> dict[str, Any]:
     except OSError as error:
         raise SetupError(f"`output_dir`: {error}. Name another folder.") from error
     print(_announcement(comparison), flush=True)
-    results = _compare_alone(comparison)
-    tables = [summary.table(results, axis) for axis in results["axes"] if axis != "steps"]
-    Console().print(*tables, summary.phase_table(results), sep="\n")
+    with _alone_in(comparison.folder):
+        results = measure(comparison) if comparison.cost_only else compare(comparison)
+    if comparison.cost_only:
+        print(summary.describe_prices(results["prices"]))
+        return results
+    tables = [summary.cost_table(results), summary.seconds_table(results), summary.phase_table(results)]
+    Console().print(*tables, sep="\n")
     for warning in summary.warnings(results):
         print(warning)
-    print(f"Numbers, curves and plot are in {comparison.folder}: results.json, accuracy.png.")
+    print(f"Numbers, curves and plots are in {comparison.folder}: results.json, accuracy.png, speedup.png.")
     return results
 
 
-def _compare_alone(comparison: "Comparison") -> dict[str, Any]:
+@contextmanager
+def _alone_in(folder: Path) -> Iterator[None]:
     """Compare while no other process does so in the same folder, where each would resume the runs of the other."""
     from filelock import FileLock, Timeout
 
-    from .comparison import run as compare
-
     try:
-        with FileLock(comparison.folder / ".lock", timeout=0):
-            return compare(comparison)
+        with FileLock(folder / ".lock", timeout=0):
+            yield
     except Timeout:
         raise SetupError(
-            f"`output_dir`: another process compares in {str(comparison.folder)!r}. Wait for it, or name another."
+            f"`output_dir`: another process compares in {str(folder)!r}. Wait for it, or name another."
         ) from None
 
 
@@ -66,16 +80,20 @@ def _announcement(comparison: "Comparison") -> str:
     num_runs = len(comparison.methods) * (len(comparison.seeds) + (rates > 1) * rates * len(comparison.tuning_seeds))
     return (
         f"Comparing {', '.join(method.label for method in comparison.methods)}: up to {num_runs} runs of "
-        f"{comparison.job.max_seconds:g} s each and their evaluations. The learning rate of all is constant, and "
-        "`max_seconds` ends them, whatever the recipe says of schedules and steps."
+        f"{_length(comparison.job)} each and their evaluations. The learning rate of all is constant, whatever the "
+        "recipe says of schedules."
     )
+
+
+def _length(job: Job) -> str:
+    return f"{job.max_steps} steps" if job.max_seconds is None else f"{job.max_seconds:g} s"
 
 
 def _parse(arguments: list[str], prog: str) -> "Comparison":
     from .comparison import Comparison
 
     own, rest = _parser(prog).parse_known_args(arguments)
-    shared = ["--config", own.config, *rest]
+    shared = ["--config", own.config, *(COST_ONLY if own.cost_only else ()), *rest]
     parsed = RecipeParser(prog).parse(shared)
     _check(own, parsed)
     if "generation_batch_size" in parsed.recipe.lines or any("generation_batch_size" in word for word in rest):
@@ -85,23 +103,36 @@ def _parse(arguments: list[str], prog: str) -> "Comparison":
     with parsed.explained():
         check_evaluation(parsed.training)
         names = [getattr(reward, "__name__", str(reward).split("/")[-1]) for reward in load_rewards(parsed)]
-        methods = [make_method(name, parsed.training) for name in own.methods]
+        methods = [make_method(name, parsed.training) for name in (["pods_all"] if own.cost_only else own.methods)]
         if own.accuracy is not None and own.accuracy not in names:
             raise SetupError(
                 f"`accuracy` is {own.accuracy!r}, but the recipe's reward functions are {names}. Name one."
             )
         set_up(parsed)
-    max_seconds = parsed.script.max_seconds or 0.0  # it is set, as has been checked
+        if not own.cost_only and parsed.script.dataset_test_split not in (data := load_data(parsed)):
+            raise SetupError(
+                f"`dataset_test_split` is {parsed.script.dataset_test_split!r}, but the data have {list(data)}. "
+                "Name the split to evaluate on."
+            )
+    max_seconds, max_steps = parsed.script.max_seconds, parsed.training.max_steps
+    ends = () if max_seconds is None else ("--max_steps", "1000000")
     return Comparison(
         title=Path(own.config).stem,
         command=shlex.join([*prog.split(), *arguments]),
-        job=Job([*shared, *_overrides(parsed)], Path(own.config).read_text(), max_seconds, own.num_jobs),
+        job=Job(
+            [*shared, *_overrides(parsed, cost_only=own.cost_only), *ends],
+            _options_in(own.config),
+            max_seconds,
+            max_steps,
+            own.num_jobs,
+        ),
         methods=methods,
-        seeds=own.seeds,
-        learning_rates=own.learning_rates or [parsed.training.learning_rate],
+        seeds=own.seeds[:1] if own.cost_only else own.seeds,
+        learning_rates=(not own.cost_only and own.learning_rates) or [parsed.training.learning_rate],
         tuning_seeds=own.tuning_seeds,
         metric=f"eval_rewards/{own.accuracy or names[0]}/mean",
         folder=Path(own.output_dir),
+        cost_only=own.cost_only,
     )
 
 
@@ -114,16 +145,25 @@ def _parser(prog: str) -> argparse.ArgumentParser:
     add("--learning_rates", nargs="+", type=float, help="to choose from, for each method")
     add("--tuning_seeds", nargs="+", type=int, default=[1000], help="seeds to choose them by")
     add("--accuracy", help="reward function that is the accuracy (default: the first)")
+    add("--cost_only", action="store_true", help="measure what a rollout and a row cost here, in a minute, and stop")
     add("--num_jobs", type=int, default=1, help="runs at a time, on a CPU with cores to spare")
     add("--output_dir", default="runs/compare", help="folder for all that it makes")
     return parser
 
 
+def _options_in(recipe: str) -> dict[str, Any]:
+    """What a recipe says, as JSON holds it: comments and order do not count."""
+    return json.loads(json.dumps(yaml.safe_load(Path(recipe).read_text()), default=str))
+
+
 def _check(own: argparse.Namespace, parsed: Arguments) -> None:
     """Check what the command line and the recipe say, before anything is loaded."""
-    for name in ("max_seconds", "eval_seconds"):
-        if getattr(parsed.script, name) is None:
-            raise SetupError(f"`{name}` is not set, but methods are compared by it. Add for example `--{name} 60`.")
+    script, training = parsed.script, parsed.training
+    if script.max_seconds is None and training.max_steps <= 0:
+        raise SetupError("How long to train is not set. Add `--max_seconds 60`, or `--max_steps 200`.")
+    if not own.cost_only and script.eval_seconds is None and training.eval_strategy == "no":
+        unit = "seconds 5" if script.max_seconds else "strategy steps --eval_steps 10"
+        raise SetupError(f"When to evaluate is not set, but methods are compared by it. Add `--eval_{unit}`.")
     if parsed.script.dry_run:
         raise SetupError("`dry_run` trains nothing that could be compared. Give it to `trl-pods grpo`.")
     if parsed.training.num_rollouts == parsed.training.num_generations and len(own.methods) > 1:
@@ -146,10 +186,12 @@ def _check(own: argparse.Namespace, parsed: Arguments) -> None:
         raise SetupError(f"`learning_rates` is {own.learning_rates}, but each must be above 0.")
 
 
-def _overrides(parsed: Arguments) -> list[str]:
+def _overrides(parsed: Arguments, *, cost_only: bool) -> list[str]:
     """What all runs do otherwise than the recipe says: alike evaluation, and a log that tells what steps cost."""
     args = parsed.training
     overrides = ["--num_generations_eval", str(args.num_generations_eval or args.num_generations)]
+    # A schedule over steps would treat methods of different speed differently.
+    overrides += ["--lr_scheduler_type", "constant", "--eval_on_start", str(not cost_only).lower()]
     if args.logging_steps != 1 or args.logging_strategy != "steps":
         overrides += ["--logging_strategy", "steps", "--logging_steps", "1"]
     if args.push_to_hub:

@@ -3,15 +3,16 @@
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
+from ..checks.errors import SetupError
 from . import costs, summary
 from .curves import Curve, read_curve
 from .methods import Method
-from .outcome import Outcome, choose_rates, compare, tuning_results
-from .plots import Panel, draw
+from .outcome import choose_rates, compare, cost_ratios, tuning_results
+from .plots import AXES, Panel, draw, draw_speedups
 from .runs import Job, Run, train
 
 
@@ -28,6 +29,7 @@ class Comparison:
     tuning_seeds: list[int]
     metric: str
     folder: Path
+    cost_only: bool = False
 
     def runs(self, method: Method, learning_rate: float, seeds: list[int]) -> list[Run]:
         """The runs of a method, one for each seed."""
@@ -51,37 +53,36 @@ class Comparison:
         return [method.name for method in self.methods if method.is_baseline] or [self.methods[0].name]
 
 
-class Axis(NamedTuple):
-    """Curves by method, and how time is measured along them."""
-
-    title: str
-    unit: str
-    curves: dict[str, list[Curve]]
-
-    def outcome(self, references: list[str]) -> Outcome:
-        """The times to the target."""
-        return compare(self.curves, references, self.unit)
+def measure(comparison: Comparison) -> dict[str, Any]:
+    """Measure what a rollout and a row cost, by the first method alone."""
+    runs = comparison.runs(comparison.methods[0], comparison.learning_rates[0], comparison.seeds)
+    comparison.train([runs])
+    prices = costs.measure_prices([run.folder for run in runs])
+    if prices is None:
+        raise SetupError("Too little was trained to tell what it costs. Raise `max_seconds`.")
+    return summary.summarize_prices(prices)
 
 
-def run(comparison: Comparison) -> dict[str, Any]:
-    """Compare, and write `results.json`, `accuracy.png` and the runs into the output folder."""
+def compare_methods(comparison: Comparison) -> dict[str, Any]:
+    """Compare, and write `results.json`, the plots and the runs into the output folder."""
     chosen, tuning = _tuned(comparison)
-    methods = comparison.methods
+    methods, references = comparison.methods, comparison.references
     runs = {method.name: comparison.runs(method, chosen[method.name], comparison.seeds) for method in methods}
     comparison.train(runs.values())
-    axes = _measured(comparison, runs)
-    outcomes = {name: axis.outcome(comparison.references) for name, axis in axes.items()}
-    costs_of = {name: _mean([costs.step_seconds(run.folder) for run in of_method]) for name, of_method in runs.items()}
-    titles = {name: axis.title for name, axis in axes.items()}
-    results = {"command": comparison.command, "seeds": comparison.seeds, "axes": titles, "tuning": tuning}
-    results |= summary.summarize(methods, chosen, axes["seconds"].curves, outcomes, costs_of)
+    curves = {name: comparison.curves(of_method) for name, of_method in runs.items()}
+    prices = costs.measure_prices([run.folder for of_method in runs.values() for run in of_method])
+    outcomes = {axis: compare(curves, references, axis) for axis in AXES}
+    by_cost_ratio = {c: compare(curves, references, c) for c in cost_ratios(prices)}
+    steps = {name: _mean([costs.step_seconds(run.folder) for run in of_method]) for name, of_method in runs.items()}
+    results = {"command": comparison.command, "seeds": comparison.seeds, "tuning": tuning}
+    results |= summary.summarize(methods, chosen, curves, outcomes, steps)
+    results |= summary.summarize_costs(by_cost_ratio, prices)
     summary.write(comparison.folder / "results.json", results)
-    labels = {method.name: method.label for method in methods}
-    panels = [
-        Panel(axis.title, axis.unit, {labels[key]: runs for key, runs in axis.curves.items()}, outcomes[name].target)
-        for name, axis in axes.items()
-    ]
+    labelled = {method.label: curves[method.name] for method in methods}
+    panels = [Panel(axis, labelled, outcome.target) for axis, outcome in outcomes.items()]
     draw(comparison.folder / "accuracy.png", comparison.title, panels)
+    lines = {method.label: method.name for method in methods if method.name not in references}
+    draw_speedups(comparison.folder / "speedup.png", comparison.title, lines, by_cost_ratio, prices)
     return results
 
 
@@ -94,23 +95,17 @@ def _tuned(comparison: Comparison) -> tuple[dict[str, float], list[dict[str, Any
     runs = {pair: comparison.runs(*pair, comparison.tuning_seeds) for pair in pairs}
     comparison.train(runs.values())
     curves = {(method.name, rate): comparison.curves(of_pair) for (method, rate), of_pair in runs.items()}
-    seen = tuning_results(curves, comparison.references, comparison.job.max_seconds)
+    seen = tuning_results(curves, comparison.references)
     tuning = [
         {
             "method": name,
             "learning_rate": rate,
-            "time_to_target": time if np.isfinite(time) else None,
+            "steps_to_target": steps if np.isfinite(steps) else None,
             "mean_accuracy": accuracy,
         }
-        for (name, rate), (time, accuracy) in seen.items()
+        for (name, rate), (steps, accuracy) in seen.items()
     ]
     return choose_rates(seen), tuning
-
-
-def _measured(comparison: Comparison, runs: dict[str, list[Run]]) -> dict[str, Axis]:
-    """The comparison by seconds and by steps."""
-    curves = {name: comparison.curves(of_method) for name, of_method in runs.items()}
-    return {"seconds": Axis("measured", "seconds", curves), "steps": Axis("per step", "steps", curves)}
 
 
 def _mean(of_runs: list[dict[str, float] | None]) -> dict[str, float] | None:

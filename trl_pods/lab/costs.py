@@ -1,8 +1,9 @@
-"""What a step costs: seconds by phase, and the ideal that PODS can reach."""
+"""What sampling and training cost: seconds of a step by phase, and the prices of a rollout and of a row."""
 
-from itertools import pairwise
+from collections import Counter
+from itertools import chain, islice, pairwise
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -10,6 +11,35 @@ from ..runs.log import read_log
 from ..runs.record import RunRecord, whole_batches
 from ..timing import PHASES
 from ..wall_clock import METRIC as TRAIN_SECONDS
+from .curves import sampled_and_trained
+
+
+class Prices(NamedTuple):
+    """What a rollout and a row cost, in seconds."""
+
+    rollout: float  # to generate and to score
+    row: float  # log-probs and update
+
+    @property
+    def cost_ratio(self) -> float:
+        """c: what a trained row costs, in sampled rollouts."""
+        return self.row / self.rollout
+
+
+def measure_prices(folders: list[Path]) -> Prices | None:
+    """Measure prices over all runs together, without their first generation batches, which are slow."""
+    seconds: Counter[str] = Counter()
+    rollouts = rows = 0.0
+    for folder in folders:
+        record = RunRecord.read(folder)
+        entries = [entry for entry in read_log(folder) if f"pods/time/{PHASES[0]}" in entry]
+        for entry in chain.from_iterable(islice(whole_batches(entries, record), 1, None)):
+            sampled, trained = sampled_and_trained(entry, record)
+            rollouts, rows = rollouts + sampled, rows + trained
+            seconds.update({phase: entry[f"pods/time/{phase}"] for phase in PHASES})
+    if not rollouts or not rows:
+        return None
+    return Prices((seconds["generate"] + seconds["reward"]) / rollouts, (seconds["update"] + seconds["logps"]) / rows)
 
 
 def step_seconds(folder: Path) -> dict[str, float] | None:

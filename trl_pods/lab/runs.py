@@ -24,8 +24,6 @@ from .methods import Method
 
 COMMAND = "command.json"
 OUTPUT = "output.txt"
-# A schedule over steps would treat methods of different speed differently, and `max_seconds` is what ends a run.
-FIXED = ("--lr_scheduler_type", "constant", "--max_steps", "1000000", "--eval_on_start", "true")
 
 
 @dataclass(frozen=True)
@@ -45,15 +43,16 @@ class Run:
     def command(self, arguments: list[str]) -> list[str]:
         """Give the arguments of `trl-pods grpo` for it."""
         own = ("--learning_rate", str(self.learning_rate), "--seed", str(self.seed), "--output_dir", str(self.folder))
-        return [*arguments, *FIXED, *self.method.options, *own]
+        return [*arguments, *self.method.options, *own]
 
 
 class Job(NamedTuple):
-    """What all runs share."""
+    """What all runs share: options, the recipe's own ones, and after how many seconds or else steps each ends."""
 
     arguments: list[str]
-    recipe: str
-    max_seconds: float
+    recipe: dict[str, Any]
+    max_seconds: float | None
+    max_steps: int
     num_jobs: int = 1
 
 
@@ -87,11 +86,13 @@ def _made_by(run: Run, job: Job) -> dict[str, Any]:
 
 
 def _check_folder(run: Run, job: Job) -> None:
+    """Refuse a folder in which something else was trained."""
     mark = run.folder / COMMAND
-    if mark.exists() and _noted(mark) != _made_by(run, job):
+    was_trained = run.is_finished or last_checkpoint_with_log(run.folder) is not None
+    if was_trained and mark.exists() and _noted(mark) != _made_by(run, job):
         raise SetupError(
-            f"{str(run.folder)!r} holds a run of another command or of another text of the recipe, see {COMMAND} in "
-            "it. Name another `--output_dir`, or remove the folder to train it from scratch."
+            f"{str(run.folder)!r} holds a run of another command or of another recipe, see {COMMAND} in it. Name "
+            "another `--output_dir`, or remove the folder to train it from scratch; the others are kept."
         )
 
 
@@ -105,11 +106,17 @@ def _noted(mark: Path) -> Any:
 def _finish(run: Run, job: Job) -> None:
     """Do what is left to do of a run that was interrupted after it had trained."""
     checkpoint = None if run.is_finished else last_checkpoint_with_log(run.folder)
-    if checkpoint is not None and _trained_seconds(checkpoint) >= job.max_seconds:
+    if checkpoint is not None and _is_trained(checkpoint, job):
         with atomic_write(run.folder / STATE) as draft:
             shutil.copy(Path(checkpoint) / STATE, draft)
     if run.is_finished:
         remove_weights(run.folder)
+
+
+def _is_trained(checkpoint: str, job: Job) -> bool:
+    if job.max_seconds is None:
+        return read_state(checkpoint)["global_step"] >= job.max_steps
+    return _trained_seconds(checkpoint) >= job.max_seconds
 
 
 def _trained_seconds(checkpoint: str) -> float:

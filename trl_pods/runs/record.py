@@ -18,7 +18,7 @@ import torch
 from transformers import TrainerCallback
 
 from .. import __version__
-from ..checks.batch_sizes import prompts_per_generation
+from ..checks.batch_sizes import count_sampled_prompts, prompts_per_generation
 from ..checks.errors import SetupError
 from .atomic import atomic_write
 
@@ -29,7 +29,7 @@ FILE = "pods_run.json"
 class RunRecord:
     """Sizes and settings of a run."""
 
-    num_prompts: int  # P, per generation batch, over all processes
+    num_prompts: int  # P, per generation batch, over all processes; more are sampled with `prompt_oversampling`
     num_rollouts: int  # n
     num_generations: int  # m
     down_sampling: str
@@ -46,6 +46,18 @@ class RunRecord:
     model: str
     device: str
     versions: dict[str, str]
+    zero_variance: str = "train"  # which is what versions did that have not recorded it
+    prompt_oversampling: float = 1.0
+
+    @property
+    def rollouts_sampled(self) -> int:
+        """Rollouts per generation batch, of all processes."""
+        return count_sampled_prompts(self.num_prompts, self.prompt_oversampling) * self.num_rollouts
+
+    @property
+    def generations_per_step(self) -> Fraction:
+        """Generation batches per optimizer step."""
+        return Fraction(self.gradient_accumulation_steps, self.steps_per_generation * self.num_iterations)
 
     @classmethod
     def of(cls, trainer: Any) -> "RunRecord":
@@ -96,6 +108,8 @@ _FROM_ARGUMENTS = (
     "max_completion_length",
     "learning_rate",
     "seed",
+    "zero_variance",
+    "prompt_oversampling",
 )
 
 
@@ -117,11 +131,10 @@ def whole_batches(entries: list[dict[str, Any]], record: RunRecord) -> Iterator[
     An entry is a mean over the optimizer steps since the one before, and most steps of a generation batch sample
     nothing, so only groups that cover whole batches can be compared.
     """
-    batches_per_step = Fraction(record.gradient_accumulation_steps, record.steps_per_generation * record.num_iterations)
     group: list[dict[str, Any]] = []
     covered = 0
     for entry in entries:
         group.append(entry)
-        if (entry["step"] - covered) * batches_per_step % 1 == 0:
+        if (entry["step"] - covered) * record.generations_per_step % 1 == 0:
             yield group
             group, covered = [], entry["step"]
