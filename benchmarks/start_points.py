@@ -35,6 +35,7 @@ def prepare(
     share_right: float = 1.0,
     num_fine_tuned: int = 250,
     for_vllm: bool = False,
+    **model: Any,
 ) -> None:
     """
     Make the initial checkpoint where it is missing.
@@ -52,6 +53,8 @@ def prepare(
             Supervised steps before that.
         for_vllm (`bool`, *optional*, defaults to `False`):
             Whether vLLM shall run it, on a CPU.
+        **model:
+            Sizes of another model, for `make_start_model`.
     """
     folder = Path(model_path)
     if for_vllm:
@@ -67,7 +70,7 @@ def prepare(
         num_fine_tuned=num_fine_tuned,
         num_corrupted=80 if share_right < 1 else 0,
         share_right=share_right,
-        num_heads=2 if for_vllm else 4,
+        **{"num_heads": 2 if for_vllm else 4} | model,
     )
     made = {"task": task, "task_kwargs": task_kwargs or {}, "accuracy": measure(folder, problems, rows)}
     (folder / MADE_FOR).write_text(json.dumps(made) + "\n")

@@ -126,6 +126,9 @@ def make_start_model(
     num_corrupted: int = 100,
     share_right: float = 0.4,
     num_heads: int = 4,
+    hidden_size: int = 64,
+    num_layers: int = 2,
+    learning_rate: float = 5e-3,
 ) -> None:
     """Make a model that was fine-tuned on problems, then corrupted with wrong labels, and its tokenizer."""
     set_seed(seed)
@@ -135,9 +138,9 @@ def make_start_model(
     model = LlamaForCausalLM(
         LlamaConfig(
             vocab_size=len(tokenizer),
-            hidden_size=64,
-            intermediate_size=128,
-            num_hidden_layers=2,
+            hidden_size=hidden_size,
+            intermediate_size=2 * hidden_size,
+            num_hidden_layers=num_layers,
             num_attention_heads=num_heads,
             num_key_value_heads=num_heads,
             max_position_embeddings=2 * longest,
@@ -147,7 +150,7 @@ def make_start_model(
             bos_token_id=None,
         )
     )
-    rng, num_steps, learning_rate = random.Random(seed), num_fine_tuned + num_corrupted, 5e-3
+    rng, num_steps = random.Random(seed), num_fine_tuned + num_corrupted
     optimizer = torch.optim.AdamW(model.parameters(), learning_rate)
     schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, learning_rate, total_steps=num_steps, pct_start=0.1)
     description = "fine-tuning, then corrupting with wrong labels"
