@@ -111,7 +111,7 @@ class Training:
 def train(training: Training, start_models: str) -> dict[str, Any]:
     """Train, and say what came of it: the curve, and what its rollouts and rows cost here."""
     import torch
-    from trl import GRPOTrainer  # noqa: F401  it is slow to import, so workers do it once
+    from transformers import PrinterCallback
 
     from trl_pods import PODSGRPOConfig, PODSGRPOTrainer
     from trl_pods.data import adapt, load_task
@@ -160,6 +160,7 @@ def train(training: Training, start_models: str) -> dict[str, Any]:
             train_dataset=data["train"],
             eval_dataset=data["test"],
         )
+        trainer.remove_callback(PrinterCallback)
         WallClockCallback().attach(trainer)
         trainer.train()
         trainer.save_state()
