@@ -1,6 +1,7 @@
 """Prompts without reward variance: skipping them is training them, dropping them is GRPO on the others."""
 
 import functools
+import itertools
 import json
 import re
 import zlib
@@ -104,17 +105,14 @@ def in_order(monkeypatch):
     monkeypatch.setattr(host, "shuffle_sequence_dict", lambda batch: batch)
 
 
-WITH_LORA = [(loss, n, True) for loss in LOSS_TYPES for n in (4, 12)]
+COMBINATIONS = list(itertools.product(LOSS_TYPES, (4, 12), (False, True)))
+USUAL = [*((loss, 12, False) for loss in LOSS_TYPES), ("grpo", 4, False), ("bnpo", 4, False), ("dapo", 4, True)]
 
 
 @pytest.mark.feature("`zero_variance`, `prompt_oversampling`")
 @pytest.mark.parametrize(
     ("loss_type", "num_rollouts", "lora"),
-    [
-        *[(loss, n, False) for loss in LOSS_TYPES for n in (4, 12)],
-        ("dapo", 12, True),
-        *[pytest.param(*args, marks=pytest.mark.long) for args in WITH_LORA if args != ("dapo", 12, True)],
-    ],
+    [args if args in USUAL else pytest.param(*args, marks=pytest.mark.long) for args in COMBINATIONS],
 )
 def test_skip_is_train_for_every_loss(loss_type, num_rollouts, lora, model_path, tmp_path, in_order):
     arguments = {"loss_type": loss_type, "num_rollouts": num_rollouts, "lora": lora}
