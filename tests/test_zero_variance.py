@@ -25,7 +25,8 @@ from trl_pods.timing import PHASES
 # 4 prompts per generation batch, in 4 micro-batches of one optimizer step.
 # Adam would divide by gradients that are zero but for rounding, and so show the rounding.
 SIZES = {"per_device_train_batch_size": 4, "steps_per_generation": 4, "max_steps": 4}
-ONE_STEP = SIZES | {"gradient_accumulation_steps": 4, "optim": "sgd", "learning_rate": 0.01}
+# Clipping would hide a wrong factor.
+ONE_STEP = SIZES | {"gradient_accumulation_steps": 4, "optim": "sgd", "learning_rate": 0.005, "max_grad_norm": 0.0}
 
 
 def varies_for_odd(completions, target, **kwargs) -> list[float]:
@@ -45,6 +46,14 @@ def always_varies(completions, **kwargs) -> list[float]:
 def none_or_some_of_a_group(completions, target, **kwargs) -> list[float]:
     """Half of the rollouts of a prompt of odd number have the reward 1."""
     return [float(number % 2 and i % 2) for i, number in enumerate(target)]
+
+
+def spread_of_one_in_four(target, **kwargs) -> list[float]:
+    return [float(number % 4 == 1 and i % 2) for i, number in enumerate(target)]
+
+
+def nearly_equal(completions, **kwargs) -> list[float]:
+    return [1e5 + 0.03 * (i % 2) for i, _ in enumerate(completions)]
 
 
 def spread_by_target(completions, target, **kwargs) -> list[float]:
@@ -148,7 +157,7 @@ def test_where_no_prompt_varies_steps_are_made_without_a_gradient(zero_variance,
     assert trainer.moved == 0
     assert trainer.state.global_step == 4
     assert trainer.logged("grad_norm") == [0.0] * 4
-    assert trainer.logged("learning_rate") == pytest.approx([0.01, 0.0075, 0.005, 0.0025])
+    assert trainer.logged("learning_rate") == pytest.approx([0.005, 0.00375, 0.0025, 0.00125])
     assert trainer.rows["policy"] == [1] * 16  # one prompt, which gives each micro-batch a row
     assert trainer.logged("pods/trained_rows") == [4.0] * 4
 
@@ -212,7 +221,47 @@ def test_another_loss_than_that_of_grpo_is_not_skipped(model_path, tmp_path, cap
     caplog.set_level("INFO", "trl_pods")
     trainer, _ = train(model_path, tmp_path, trainer_class=Pods, max_steps=1)
     assert trainer.rows["policy"] == [4] * 4
-    assert [line for line in caplog.messages if "`Host` has a loss of its own" in line]
+    assert [line for line in caplog.messages if "`Host` has an update of its own" in line]
+
+
+@pytest.mark.parametrize(("loss_type", "scale_rewards"), [("grpo", "group"), ("dapo", "group"), ("dapo", "batch")])
+def test_drop_does_not_count_the_rows_that_fill_up_micro_batches(loss_type, scale_rewards, model_path, tmp_path):
+    """The same rows in one micro-batch and in eight, which need two prompts or four, where one of four varies."""
+    arguments = {"loss_type": loss_type, "scale_rewards": scale_rewards, "zero_variance": "drop", "max_steps": 1}
+    arguments |= {"reward": spread_of_one_in_four, "shuffle_dataset": False, "num_rollouts": 4}
+    found = {}
+    for num_micro_batches in (1, 8, 16):
+        sizes = {"per_device_train_batch_size": 16 // num_micro_batches, "steps_per_generation": num_micro_batches}
+        sizes |= {"gradient_accumulation_steps": num_micro_batches}
+        trainer, found[num_micro_batches] = train(model_path, tmp_path, **arguments | sizes)
+        assert sum(trainer.rows["policy"]) == {1: 4, 8: 8, 16: 16}[num_micro_batches] and trainer.moved > 1e-4
+    assert distance(found[8], found[1]) < 1e-6 and distance(found[16], found[1]) < 1e-6
+
+
+@pytest.mark.parametrize("num_rollouts", [4, 12])
+def test_rewards_that_differ_a_little_are_trained(num_rollouts, model_path, tmp_path):
+    """By less than a rounding of large rewards: their advantages are as large as any."""
+    arguments = {"reward": nearly_equal, "num_rollouts": num_rollouts, "max_steps": 1}
+    _, expected = train(model_path, tmp_path / "train", zero_variance="train", **arguments)
+    trainer, found = train(model_path, tmp_path / "skip", **arguments)
+    assert distance(found, expected) == 0 and trainer.moved > 1e-4 and trainer.rows["policy"] == [4] * 4
+
+
+def test_advantages_of_tokens_are_weighted_by_row(model_path, tmp_path):
+    """A subclass in front may give each token an advantage, as in TRL, and so may the host."""
+
+    class OfTokens(GRPOTrainer):
+        def _generate_and_score_completions(self, inputs):
+            output = super()._generate_and_score_completions(inputs)
+            shape = output["completion_ids"].shape
+            return output | {"advantages": output["advantages"].unsqueeze(1).expand(shape).clone()}
+
+    class Pods(Counting, OfTokens):
+        pass
+
+    _, expected = train(model_path, tmp_path / "rows", zero_variance="drop", max_steps=1)
+    trainer, found = train(model_path, tmp_path / "tokens", trainer_class=Pods, zero_variance="drop", max_steps=1)
+    assert distance(found, expected) < 1e-6 and sum(trainer.rows["policy"]) < 16
 
 
 @pytest.mark.parametrize("zero_variance", ["train", "drop"])

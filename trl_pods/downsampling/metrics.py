@@ -40,9 +40,15 @@ def has_signal(rewards_per_func: torch.Tensor, weights: torch.Tensor, *, aggrega
     With `aggregation="normalize_then_sum"` it is enough that one function's rewards differ.
     """
     if aggregation == "sum_then_normalize":
-        return ~has_no_variance(weighted_sum(rewards_per_func, weights))
-    by_function = (rewards_per_func * (weights != 0)).transpose(1, 2)
-    return ~has_no_variance(by_function.flatten(0, 1)).view(by_function.shape[:2]).all(dim=1)
+        return _differ(weighted_sum(rewards_per_func, weights))
+    return _differ(rewards_per_func * (weights != 0)).any(dim=-1)
+
+
+def _differ(rewards: torch.Tensor) -> torch.Tensor:
+    """Whether rewards of dimension 1 differ at all: small differences have large advantages where the mean is large."""
+    unscored = rewards.isnan()
+    highest = rewards.masked_fill(unscored, -torch.inf).amax(dim=1)
+    return highest > rewards.masked_fill(unscored, torch.inf).amin(dim=1)
 
 
 def advantages_over_all(

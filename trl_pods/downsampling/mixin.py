@@ -32,7 +32,7 @@ from .rows import add_extra_fields, columns_of, dataset_images, keep_rows, repla
 from .selecting import RolloutSelection
 from .selection import Selection
 from .sizes import describe_batch, sized_for_rollouts
-from .zero_variance import TOKENS_OF_MICRO_BATCH, row_weights, skipped_tokens
+from .zero_variance import TOKENS_OF_MICRO_BATCH, row_weights, tokens_to_add
 
 logger = logging.getLogger(__name__)
 
@@ -53,6 +53,7 @@ class DownSampling(RolloutSelection):
         self.num_rollouts = args.num_rollouts
         self._num_prompts, self._num_counted = sampled_prompts(args), prompts_per_generation(args)
         self._random_state: torch.Tensor | None = None  # before the shuffle of a narrower batch
+        self._is_reweighted = False  # the generation batch that is being prepared
         with sized_for_rollouts(args):
             super().__init__(args=args, train_dataset=train_dataset, **kwargs)
         self.num_generations = args.num_generations
@@ -61,9 +62,7 @@ class DownSampling(RolloutSelection):
 
     def train(self, *args, **kwargs):
         if self.accelerator.is_main_process:
-            logger.info(describe_batch(self.args, self.train_dataset))
-            if self._not_skipped is not None:
-                logger.info(f"`zero_variance='skip'` trains all rows nonetheless, because {self._not_skipped}.")
+            logger.info(describe_batch(self.args, self.train_dataset, self._not_skipped))
         result = super().train(*args, **kwargs)
         if self.state.global_step == 0:
             raise ValueError(
@@ -129,32 +128,44 @@ class DownSampling(RolloutSelection):
         with self._replaced(_generate=generate_and_narrow, _calculate_rewards=known_rewards):
             output = super()._generate_and_score_completions(rows)
         self._log_all_rollouts(selections[0], output)
-        if len(selections[0].trained_prompts) < self._num_counted:
+        if len(self._counted(selections[0])) != len(selections[0].trained_prompts):
             self._reweight(selections[0], output)
+        if len(selections[0].trained_prompts) < self._num_counted:
             self._random_state = torch.get_rng_state()
         return output
 
     def _prepare_inputs(self, generation_batch: Any) -> dict[str, Any]:
         inputs = super()._prepare_inputs(generation_batch)
         if self._random_state is not None:
-            if not torch.equal(torch.get_rng_state(), self._random_state):  # the host has shuffled the rows
+            num_rows = len(self._buffered_inputs[0]["advantages"]) * len(self._buffered_inputs)
+            # The host has shuffled the rows, of which a single one draws nothing.
+            if num_rows == 1 or not torch.equal(torch.get_rng_state(), self._random_state):
                 torch.set_rng_state(self._random_state)
                 torch.randperm(self._num_counted * self.num_generations // self.accelerator.num_processes)
             self._random_state = None
-            if self.args.zero_variance == "skip" and self.loss_type in TOKENS_OF_MICRO_BATCH:
+        if self._is_reweighted:
+            self._is_reweighted = False
+            if self.loss_type in TOKENS_OF_MICRO_BATCH:
                 for batch in self._buffered_inputs:
                     mask = batch["completion_mask"] * batch.get("tool_mask", 1)
                     batch["advantages"] = batch["advantages"] * mask.sum()
         return inputs
 
+    def _counted(self, selection: Selection) -> torch.Tensor:
+        """Prompts whose rows are in the denominators of the loss."""
+        if self.args.zero_variance == "drop":
+            return selection.trained_prompts[selection.has_signal[selection.trained_prompts]]
+        return selection.counted_prompts
+
     def _reweight(self, selection: Selection, output: dict[str, Any]) -> None:
-        """Have the rows that go on count for all rows (`"skip"`), and those without a signal count nothing."""
-        weights = selection.has_signal[selection.trained_prompts].repeat_interleave(self.num_generations).float()
-        if self.args.zero_variance == "skip":
-            num_micro_batches = self.accelerator.num_processes * self.args.steps_per_generation
-            weights *= row_weights(selection, self.loss_type, num_micro_batches)
-            output["num_items_in_batch"] = output["num_items_in_batch"] + skipped_tokens(selection)
-        output["advantages"] = output["advantages"] * self._own_rows(weights).to(output["advantages"])
+        """Have the rows that go on count for those that are counted, in every denominator."""
+        counted = self._counted(selection)
+        num_micro_batches = self.accelerator.num_processes * self.args.steps_per_generation
+        weights = self._own_rows(row_weights(selection, counted, self.loss_type, num_micro_batches))
+        advantages = output["advantages"]  # of each row, or of each of its tokens
+        output["advantages"] = advantages * weights.to(advantages).view(-1, *[1] * (advantages.dim() - 1))
+        output["num_items_in_batch"] = output["num_items_in_batch"] + tokens_to_add(selection, counted)
+        self._is_reweighted = True
 
     def _own_rows(self, values: torch.Tensor) -> torch.Tensor:
         """Of values of all rows that go on, (K m,), those of this process."""
@@ -224,10 +235,10 @@ class DownSampling(RolloutSelection):
         """Advantages of the rows that go on, (K m,), where they are not the host's, which sees these rows alone."""
         rewards_per_func = selection.rewards_per_func
         if self.args.advantage_statistics == "kept":
-            is_narrower = len(selection.trained_prompts) < self._num_counted
-            if not (is_narrower and self.args.zero_variance == "skip" and self.scale_rewards == "batch"):
+            counted = self._counted(selection)
+            if self.scale_rewards != "batch" or len(counted) == len(selection.trained_prompts):
                 return None
-            others = ~selection.among_all(selection.rows(selection.counted_prompts))
+            others = ~selection.among_all(selection.rows(counted))
             rewards_per_func = rewards_per_func.masked_fill(
                 others.view_as(selection.loss_tokens).unsqueeze(-1), torch.nan
             )

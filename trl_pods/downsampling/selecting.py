@@ -37,8 +37,7 @@ class RolloutSelection(Host):
         self._selection_reward = _index_of(args.selection_reward, self.reward_func_names)
         self._stop_tokens = _stop_tokens(self.model.generation_config, self._tokenizer)
         behind = type(self).__mro__[type(self).__mro__.index(RolloutSelection) :]
-        host = next(c for c in behind if "_compute_loss" in vars(c))
-        self._not_skipped = why_not_skipped(self, host) if args.zero_variance == "skip" else None
+        self._not_skipped = why_not_skipped(args, self, behind) if args.zero_variance == "skip" else None
         self._leaves_out = args.zero_variance != "train" and self._not_skipped is None
 
     def _select(self, prompts: list, generated: Generated, rewards_per_func: torch.Tensor) -> Selection:

@@ -14,6 +14,7 @@ from datasets import Dataset
 from trl import GRPOConfig
 
 from ..checks.batch_sizes import prompts_per_generation, sampled_prompts
+from .zero_variance import why_not_skipped
 
 _ZERO_VARIANCE = {
     "train": "",
@@ -25,8 +26,8 @@ _ZERO_VARIANCE = {
 MAX_VLLM_SEQUENCES = 4096
 
 
-def describe_batch(args: GRPOConfig, train_dataset: Any = None) -> str:
-    """Say in one line what a generation batch samples and trains."""
+def describe_batch(args: GRPOConfig, train_dataset: Any = None, not_skipped: str | None = None) -> str:
+    """Say in one line what a generation batch samples and trains; `not_skipped` is why `"skip"` trains all rows."""
     num_prompts, num_trained = sampled_prompts(args), prompts_per_generation(args)
     steps = args.steps_per_generation * args.num_iterations / args.gradient_accumulation_steps
     line = (
@@ -42,6 +43,8 @@ def describe_batch(args: GRPOConfig, train_dataset: Any = None) -> str:
         micro_batches = batches * args.steps_per_generation * args.num_iterations
         line += f" An epoch: {-(-micro_batches // args.gradient_accumulation_steps)} optimizer steps."
         line += f" It leaves out {left} of the prompts, which fill no generation batch." if left else ""
+    if args.zero_variance == "skip" and (reason := not_skipped or why_not_skipped(args)):
+        return line + f" `zero_variance='skip'` trains all rows here, because {reason}."
     return line + _ZERO_VARIANCE[args.zero_variance]
 
 

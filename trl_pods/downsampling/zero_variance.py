@@ -8,12 +8,16 @@ backward pass; so the trainer leaves such prompts out (`zero_variance`), and may
 Shapes: Q prompts sampled, P <= Q that the update counts, K <= P that go on to it, m rollouts kept per prompt.
 """
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
-from trl import GRPOTrainer
+from trl import GRPOConfig, GRPOTrainer
 
 from .selection import COUNTED, LEFT_OUT, TRAINED, Selection
+
+# Methods that make the advantages and the loss.
+OF_THE_UPDATE = {"_generate_and_score_completions", "compute_loss", "_compute_loss"}
 
 # What losses divide by, which must not change when rows are skipped.
 ROWS = ("grpo", "sapo", "luspo", "dr_grpo")  # of a micro-batch
@@ -21,21 +25,26 @@ TOKENS_OF_MICRO_BATCH = ("bnpo",)
 TOKENS_OF_GENERATION_BATCH = ("dapo", "cispo", "vespo")  # `num_items_in_batch`
 
 
-def why_not_skipped(trainer: Any, host: type) -> str | None:
-    """Name what gives the rows of zero-variance prompts an effect, or what hides how the loss counts them."""
-    aggregation = trainer.multi_objective_aggregation
+def why_not_skipped(args: GRPOConfig, trainer: Any = None, behind: Sequence[type] = ()) -> str | None:
+    """
+    Name what gives the rows of zero-variance prompts an effect, or what hides how the loss counts them.
+
+    Of a `trainer`, the classes `behind` ours are looked at, too.
+    """
+    aggregation, known = args.multi_objective_aggregation, (*ROWS, *TOKENS_OF_MICRO_BATCH, *TOKENS_OF_GENERATION_BATCH)
     reasons = {
-        "`beta` is not 0": trainer.beta != 0.0,
-        "`entropy_coef` is not 0": trainer.entropy_coef != 0.0,
-        "`use_adaptive_entropy` is on": trainer.use_adaptive_entropy,
-        "`top_entropy_quantile` is below 1": trainer.top_entropy_quantile < 1.0,
-        "`router_aux_loss_coef` is not 0": trainer.aux_loss_enabled,
+        "`beta` is not 0": args.beta != 0.0,
+        "`entropy_coef` is not 0": args.entropy_coef != 0.0,
+        "`use_adaptive_entropy` is on": args.use_adaptive_entropy,
+        "`top_entropy_quantile` is below 1": args.top_entropy_quantile < 1.0,
         f"`multi_objective_aggregation` is {aggregation!r}": aggregation != "sum_then_normalize",
-        f"`{host.__name__}` has a loss of its own": host is not GRPOTrainer,
-        "Liger has a loss of its own": trainer.args.use_liger_kernel and hasattr(GRPOTrainer, "compute_liger_loss"),
-        f"`loss_type` {trainer.loss_type!r} is unknown": trainer.loss_type
-        not in (*ROWS, *TOKENS_OF_MICRO_BATCH, *TOKENS_OF_GENERATION_BATCH),
+        f"`loss_type` {args.loss_type!r} is unknown": args.loss_type not in known,
+        "Liger has a loss of its own": args.use_liger_kernel and hasattr(GRPOTrainer, "compute_liger_loss"),
     }
+    if trainer is not None:
+        reasons["`router_aux_loss_coef` is not 0"] = trainer.aux_loss_enabled
+        host = next(c for c in behind if not OF_THE_UPDATE.isdisjoint(vars(c)))
+        reasons[f"`{host.__name__}` has an update of its own"] = host is not GRPOTrainer
     return next((reason for reason, holds in reasons.items() if holds), None)
 
 
@@ -60,28 +69,30 @@ def roles(
     return found
 
 
-def row_weights(selection: Selection, loss_type: str, num_micro_batches: int) -> torch.Tensor:
+def row_weights(selection: Selection, counted: torch.Tensor, loss_type: str, num_micro_batches: int) -> torch.Tensor:
     """
-    Compute the factors of the trained rows' advantages, (K m,), by which the loss is that of all rows that are counted.
+    Compute factors of the trained rows' advantages, (K m,), by which the loss is that of the rows of `counted` prompts.
 
     `num_micro_batches` is that of all processes. Those of `TOKENS_OF_MICRO_BATCH` must be multiplied by the tokens of
-    the micro-batch that a row comes to lie in; what they divide by is the tokens of the one in which it would lie.
+    the micro-batch that a row comes to lie in. They divide by the tokens of the one in which it would lie, were all
+    counted rows dealt out in order; where there are fewer than trained ones, by the mean over micro-batches.
     """
-    counted, num_kept = selection.counted_prompts, selection.kept.size(1)
-    share = torch.ones(len(counted) * num_kept)
+    trained, num_kept = selection.trained_prompts, selection.kept.size(1)
+    weights = selection.has_signal[trained].repeat_interleave(num_kept).float()
     if loss_type in ROWS:
-        share *= len(selection.trained_prompts) / len(counted)
+        weights *= len(trained) / max(len(counted), 1)
+    elif loss_type in TOKENS_OF_MICRO_BATCH and len(counted) < len(trained):
+        weights *= num_micro_batches / _tokens(selection, counted).sum().clamp(min=1)
     elif loss_type in TOKENS_OF_MICRO_BATCH:
         tokens = _tokens(selection, counted).view(num_micro_batches, -1)
         share = (1 / tokens.sum(dim=1, keepdim=True).clamp(min=1)).expand_as(tokens).flatten()
-    return share[torch.isin(counted, selection.trained_prompts).repeat_interleave(num_kept)]
+        weights *= share[torch.isin(counted, trained).repeat_interleave(num_kept)]
+    return weights
 
 
-def skipped_tokens(selection: Selection) -> int:
-    """Count the tokens of rows that are counted, but do not go on, as `num_items_in_batch` would."""
-    return int(
-        _tokens(selection, selection.counted_prompts).sum() - _tokens(selection, selection.trained_prompts).sum()
-    )
+def tokens_to_add(selection: Selection, counted: torch.Tensor) -> int:
+    """Count by how many tokens the rows of `counted` prompts exceed those that are trained, for the loss."""
+    return int(_tokens(selection, counted).sum() - _tokens(selection, selection.trained_prompts).sum())
 
 
 def _tokens(selection: Selection, prompts: torch.Tensor) -> torch.Tensor:

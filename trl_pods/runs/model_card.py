@@ -49,5 +49,6 @@ def _describe_run(args: Any) -> str:
     return (
         f"Of each prompt, {args.num_rollouts} completions were sampled (`num_rollouts`) and {args.num_generations} of "
         f"them were kept (`num_generations`) by the strategy `{args.down_sampling}` (`down_sampling`). The kept ones "
-        f"were trained on with GRPO, introduced in {grpo}."
+        f"were trained on with GRPO, introduced in {grpo}; those of prompts whose rewards are equal: "
+        f"`{args.zero_variance}` (`zero_variance`)."
     )

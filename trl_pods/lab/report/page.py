@@ -87,6 +87,10 @@ def _facts(log: RunLog) -> list[tuple[str, str, str]]:
         gain, tokens = (log.mean(log.values(f"pods/{name}")) for name in ("variance_gain", "kept_token_fraction"))
         facts += [("variance gain", f"{number(gain)} ×", "mean over the steps")]
         facts += [("tokens kept", percentage(tokens), "of the completion tokens, mean over the steps")]
+    if log.has("pods/trained_rows"):
+        rows, ratio = (log.mean(log.values(f"pods/{name}")) for name in ("trained_rows", "cost_ratio"))
+        facts += [("rows trained", number(rows), "per generation batch, mean over the steps")]
+        facts += [("cost ratio", number(ratio), "what a trained row costs, in sampled rollouts")]
     return [*facts, ("seconds per step", *_seconds_per_step(log))]
 
 
