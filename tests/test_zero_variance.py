@@ -453,6 +453,22 @@ def test_skip_is_train_on_several_processes(num_processes, case, results):
 
 
 @pytest.mark.parametrize("num_processes", WORLD_SIZES)
+def test_samples_are_those_of_a_run_that_trains_all_where_a_process_has_one_row(num_processes, results):
+    ranks = [
+        {
+            zero_variance: json.loads(
+                (results(num_processes) / f"sampled.{zero_variance}.{num_processes}.{rank}.json").read_text()
+            )
+            for zero_variance in ("train", "skip")
+        }
+        for rank in range(num_processes)
+    ]
+    for found in ranks:
+        assert found["skip"]["sampled"] == found["train"]["sampled"] and len(found["skip"]["sampled"]) == 4
+        assert {len(batch) for batch in found["skip"]["trained"]} == {1}
+
+
+@pytest.mark.parametrize("num_processes", WORLD_SIZES)
 def test_drop_and_oversampling_and_nothing_to_train_on_several_processes(num_processes, results):
     rows, log, _ = load(results, num_processes, "dropped", "drop")
     assert sum(rows) < 8 * 16 // num_processes
