@@ -64,7 +64,7 @@ def test_case_16_resuming_at_any_step_is_bit_identical(
         assert resumed.state.log_history[:before] == whole.state.log_history[:before]
 
 
-@pytest.mark.parametrize("zero_variance", ["skip", "drop"])
+@pytest.mark.parametrize("zero_variance", ["skip", pytest.param("drop", marks=pytest.mark.long)])
 def test_resuming_with_prompts_left_out_is_bit_identical(zero_variance, model_path, tmp_path):
     """At every step of generation batches of two optimizer steps; an epoch leaves out a prompt."""
 

@@ -407,7 +407,7 @@ def test_cost_ratio_is_the_price_of_a_row_in_rollouts(model_path, tmp_path):
 # Several processes
 
 
-QUICK = [(2, case) for case in ("grpo_4", "bnpo_6", "dapo_6", "lora")]  # the worker's cases
+QUICK = [(2, case) for case in ("bnpo_6", "dapo_4")]  # the worker's cases
 LONG = [(2, case) for case in SKIPPED if (2, case) not in QUICK] + [(4, case) for case in SKIPPED]
 
 
