@@ -127,7 +127,9 @@ def test_equal_numbers_train_as_trl_grpo_does(in_tmp, model_path):
     write_recipe(in_tmp, yaml.safe_dump(values))
     launched = run_python("-m", "trl.cli.main", "grpo", "--config", path, "--output_dir", "trl", cwd=in_tmp)
     assert launched.returncode == 0, launched.stderr
-    done = run("grpo", "--config", path, "--output_dir", "pods", "--num_rollouts", 4, cwd=in_tmp)
+    done = run(
+        "grpo", "--config", path, "--output_dir", "pods", "--num_rollouts", 4, "--zero_variance", "train", cwd=in_tmp
+    )
     assert done.returncode == 0, done.stderr
     trained, expected = (load_file(in_tmp / name / "model.safetensors") for name in ("pods", "trl"))
     start = load_file(f"{model_path}/model.safetensors")

@@ -557,7 +557,7 @@ def test_of_as_many_steps_the_speedup_at_a_cost_ratio_does_not_depend_on_the_mac
     folder, words, _ = compared
     config = words[words.index("--config") + 1]
     usual = ["compare", "--config", config, "--max_steps", 6, "--eval_strategy", "steps", "--eval_steps", 2]
-    usual += ["--methods", "grpo", "grpo_drop", "pods_all", "pods", "--seeds", 0, 1, 2]
+    usual += ["--methods", "grpo", "pods", "--seeds", 0, 1, 2]
     found = []
     for num_jobs in (1, 2):
         output = tmp_path / str(num_jobs)
