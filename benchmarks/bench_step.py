@@ -117,23 +117,44 @@ def make_trainer(model_path, output_dir, turns, trainer_class, num_generations, 
         model=model_path,
         reward_funcs=reward,
         args=config_class(
-            output_dir=output_dir,
             num_generations=num_generations,
-            per_device_train_batch_size=NUM_PROMPTS * num_generations,
-            max_completion_length=COMPLETION_LENGTH,
-            generation_kwargs={"min_new_tokens": COMPLETION_LENGTH},
-            max_steps=num_steps,
-            logging_steps=num_steps,
-            save_strategy="no",
-            **environment.ON_CPU,
+            **usual(output_dir, NUM_PROMPTS * num_generations, COMPLETION_LENGTH, num_steps),
             **arguments,
         ),
         train_dataset=Dataset.from_dict({"prompt": [f"w{i} w{i + 1} w{i + 2}" for i in range(200)]}),
     )
+    return in_turns(trainer, turns)
+
+
+def usual(output_dir, num_rows, completion_length, num_steps):
+    """Arguments of a training whose steps are measured: completions of one length, and nothing else to do."""
+    return {
+        "output_dir": output_dir,
+        "per_device_train_batch_size": num_rows,
+        "max_completion_length": completion_length,
+        "generation_kwargs": {"min_new_tokens": completion_length},
+        "max_steps": num_steps,
+        "logging_steps": num_steps,
+        "save_strategy": "no",
+        **environment.ON_CPU,
+    }
+
+
+def in_turns(trainer, turns):
+    """Let a trainer wait for its turns, in which it prints nothing."""
     trainer.remove_callback(PrinterCallback)
     trainer.add_callback(turns)
     trainer.turns = turns
     return trainer
+
+
+def train_all(trainers):
+    """Train in a thread each, of which one runs at a time."""
+    threads = [threading.Thread(target=trainer.train) for trainer in trainers]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
 
 
 def ratios(step, sampling):
@@ -200,11 +221,7 @@ def main(num_rounds):
             )
             for name, (trainer_class, group, extra) in kinds.items()
         ]
-        threads = [threading.Thread(target=trainer.train) for trainer in trainers]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
+        train_all(trainers)
     result = {"benchmark": "step", "rounds": num_rounds, "seeds": [42]}
     result["sizes"] = {"prompts": NUM_PROMPTS, "n": N, "m": M, "completion_length": COMPLETION_LENGTH}
     result |= {clock: summary(turns, clock) for clock in CLOCKS}

@@ -13,14 +13,12 @@ update needs little memory has more pages to fetch anew for it: its own ratio is
 
 import argparse
 import tempfile
-import threading
 import zlib
 from pathlib import Path
 
 import bench_step
 import environment
 from datasets import Dataset
-from transformers import PrinterCallback
 from transformers.utils import logging as transformers_logging
 
 from trl_pods import PODSGRPOConfig, PODSGRPOTrainer
@@ -40,25 +38,15 @@ def make_trainer(model_path, output_dir, turns, share, zero_variance, num_steps)
         model=model_path,
         reward_funcs=reward,
         args=PODSGRPOConfig(
-            output_dir=output_dir,
             num_rollouts=N,
             num_generations=M,
             zero_variance=zero_variance,
-            per_device_train_batch_size=NUM_PROMPTS * M,
-            max_completion_length=COMPLETION_LENGTH,
-            generation_kwargs={"min_new_tokens": COMPLETION_LENGTH},
-            max_steps=num_steps,
-            logging_steps=num_steps,
-            save_strategy="no",
             shuffle_dataset=False,  # so that each generation batch has that share
-            **environment.ON_CPU,
+            **bench_step.usual(output_dir, NUM_PROMPTS * M, COMPLETION_LENGTH, num_steps),
         ),
         train_dataset=Dataset.from_dict({"prompt": [f"w{i} w{i + 1} w{i + 2}" for i in numbers], "number": numbers}),
     )
-    trainer.remove_callback(PrinterCallback)
-    trainer.add_callback(turns)
-    trainer.turns = turns
-    return trainer
+    return bench_step.in_turns(trainer, turns)
 
 
 def ratios(step, sampling):
@@ -93,11 +81,7 @@ def main(num_rounds):
             for name, (zero_variance, share) in zip(names, kinds, strict=True)
         ]
         num_parameters = sum(parameter.numel() for parameter in trainers[0].model.parameters())
-        threads = [threading.Thread(target=trainer.train) for trainer in trainers]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
+        bench_step.train_all(trainers)
     for name, trainer in zip(names, trainers, strict=True):
         [rows] = [entry["pods/trained_rows"] for entry in trainer.state.log_history if "pods/trained_rows" in entry]
         left = 1 - float(name.split("_")[1]) if name.startswith("skip") else 1.0

@@ -94,7 +94,7 @@ def test_a_strategy_that_cannot_be_called_is_refused(strategy):
 def test_places_of_the_kept_rows():
     rewards, kept = torch.arange(12.0).view(3, 4, 1), torch.tensor([[0, 3], [1, 2], [0, 1]])
     lengths, roles = torch.ones(3, 4), torch.tensor([TRAINED, LEFT_OUT, TRAINED])
-    selection = Selection([], [], None, rewards, lengths, lengths, kept, roles, torch.ones(3, dtype=torch.bool))
+    selection = Selection([], [], None, rewards, lengths, lengths, kept, roles)
     assert selection.is_kept.nonzero().flatten().tolist() == [0, 3, 5, 6, 8, 9]
     assert selection.trained_rows.tolist() == [0, 3, 8, 9]
     assert selection.trained_rewards_per_func.tolist() == [[0.0], [3.0], [8.0], [9.0]]

@@ -61,8 +61,8 @@ def test_advantages_over_all_by_hand():
 def test_metrics_by_hand():
     rewards = torch.tensor([[0.0, 0.0, 0.0, 1.0], [1.0, 1.0, 1.0, 1.0]])
     kept, lengths = torch.tensor([[0, 3], [0, 1]]), torch.tensor([[1, 2, 3, 4], [5, 5, 5, 5]])
-    roles, varies = torch.tensor([TRAINED, COUNTED]), torch.tensor([True, False])
-    selection = Selection([], [], None, rewards.unsqueeze(-1), lengths, lengths, kept, roles, varies)
+    roles = torch.tensor([TRAINED, COUNTED])
+    selection = Selection([], [], None, rewards.unsqueeze(-1), lengths, lengths, kept, roles)
     assert selection_metrics(selection, torch.ones(1)) == pytest.approx(
         {
             "pods/trained_rows": 2,

@@ -26,11 +26,9 @@ def has_no_variance(rewards: torch.Tensor) -> torch.Tensor:
     The test is max - min <= 4 times the machine epsilon of the dtype times the largest magnitude, rather
     than exact equality: rewards such as 1.0 and 1.0000001 carry no signal.
     """
-    unscored = rewards.isnan()
-    highest = rewards.masked_fill(unscored, -torch.inf).amax(dim=1)
-    lowest = rewards.masked_fill(unscored, torch.inf).amin(dim=1)
+    lowest, highest = _range(rewards)
     magnitude = torch.maximum(highest.abs(), lowest.abs())
-    return ((~unscored).sum(dim=1) < 2) | (highest - lowest <= 4 * torch.finfo(rewards.dtype).eps * magnitude)
+    return ((~rewards.isnan()).sum(dim=1) < 2) | (highest - lowest <= 4 * torch.finfo(rewards.dtype).eps * magnitude)
 
 
 def has_signal(rewards_per_func: torch.Tensor, weights: torch.Tensor, *, aggregation: str) -> torch.Tensor:
@@ -46,9 +44,15 @@ def has_signal(rewards_per_func: torch.Tensor, weights: torch.Tensor, *, aggrega
 
 def _differ(rewards: torch.Tensor) -> torch.Tensor:
     """Whether rewards of dimension 1 differ at all: small differences have large advantages where the mean is large."""
+    lowest, highest = _range(rewards)
+    return highest > lowest
+
+
+def _range(rewards: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """The lowest and the highest scored reward along dimension 1; infinity and its negative where there is none."""
     unscored = rewards.isnan()
-    highest = rewards.masked_fill(unscored, -torch.inf).amax(dim=1)
-    return highest > rewards.masked_fill(unscored, torch.inf).amin(dim=1)
+    lowest = rewards.masked_fill(unscored, torch.inf).amin(dim=1)
+    return lowest, rewards.masked_fill(unscored, -torch.inf).amax(dim=1)
 
 
 def advantages_over_all(

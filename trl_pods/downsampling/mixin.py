@@ -30,7 +30,7 @@ from .completions_table import log_all_rollouts, tolerate_table_errors
 from .metrics import advantages_over_all, reward_metrics, selection_metrics
 from .rows import add_extra_fields, columns_of, dataset_images, keep_rows, replace_columns
 from .selecting import RolloutSelection
-from .selection import Selection
+from .selection import TRAINED, Selection
 from .sizes import describe_batch, sized_for_rollouts
 from .zero_variance import TOKENS_OF_MICRO_BATCH, row_weights, tokens_to_add
 
@@ -154,14 +154,13 @@ class DownSampling(RolloutSelection):
     def _counted(self, selection: Selection) -> torch.Tensor:
         """Prompts whose rows are in the denominators of the loss."""
         if self.args.zero_variance == "drop":
-            return selection.trained_prompts[selection.has_signal[selection.trained_prompts]]
+            return (selection.roles == TRAINED).nonzero().flatten()
         return selection.counted_prompts
 
     def _reweight(self, selection: Selection, output: dict[str, Any]) -> None:
         """Have the rows that go on count for those that are counted, in every denominator."""
         counted = self._counted(selection)
-        num_micro_batches = self.accelerator.num_processes * self.args.steps_per_generation
-        weights = self._own_rows(row_weights(selection, counted, self.loss_type, num_micro_batches))
+        weights = self._own_rows(row_weights(selection, counted, self.loss_type, self._num_micro_batches))
         advantages = output["advantages"]  # of each row, or of each of its tokens
         output["advantages"] = advantages * weights.to(advantages).view(-1, *[1] * (advantages.dim() - 1))
         output["num_items_in_batch"] = output["num_items_in_batch"] + tokens_to_add(selection, counted)

@@ -69,21 +69,29 @@ class RolloutSelection(Host):
             lengths.masked_fill(truncated.bool(), 0) if self.mask_truncated_completions else lengths,
             kept,
             decision[:, -1],
-            self._has_signal(rewards_per_func, kept),
         )
 
     def _roles(self, kept: torch.Tensor, context: dict[str, Any]) -> torch.Tensor:
         """What becomes of each prompt, (Q,)."""
         rewards_per_func = context["rewards_per_func"]
         rewards = weighted_sum(rewards_per_func, self.reward_weights.cpu())
-        num_micro_batches = self.accelerator.num_processes * self.args.steps_per_generation
         return roles(
             variance(rewards.gather(1, kept)),
             self._has_signal(rewards_per_func, kept),
             context["completion_lengths"].gather(1, kept).amax(dim=1),
             num_counted=self._num_counted,
-            unit=num_micro_batches // math.gcd(num_micro_batches, self.num_generations) if self._leaves_out else None,
+            unit=self._prompts_at_once if self._leaves_out else None,
         )
+
+    @property
+    def _num_micro_batches(self) -> int:
+        """Micro-batches of a generation batch, of all processes."""
+        return self.accelerator.num_processes * self.args.steps_per_generation
+
+    @property
+    def _prompts_at_once(self) -> int:
+        """The fewest prompts whose kept rows divide over the micro-batches."""
+        return self._num_micro_batches // math.gcd(self._num_micro_batches, self.num_generations)
 
     def _has_signal(self, rewards_per_func: torch.Tensor, kept: torch.Tensor) -> torch.Tensor:
         """Whether the rewards that give a prompt's advantages differ, (Q,)."""

@@ -18,8 +18,8 @@ from ..checks.errors import SetupError
 
 Strategy = Callable[..., torch.Tensor]
 
-# What becomes of a prompt: not in the update, counted in its denominators alone, or in it.
-LEFT_OUT, COUNTED, TRAINED = range(3)
+# What becomes of a prompt: not in the update, counted in its denominators alone, in it to fill it up, or in it.
+LEFT_OUT, COUNTED, FILLING, TRAINED = range(4)
 
 # What a strategy may ask for by naming it in its signature.
 CONTEXT = ("rewards_per_func", "completion_lengths", "truncated", "generator", "step")
@@ -36,13 +36,12 @@ class Selection:
     completion_lengths: torch.Tensor  # (Q, n) tokens that the model generated
     loss_tokens: torch.Tensor  # (Q, n) those of them that the loss sees
     kept: torch.Tensor  # (Q, m) columns of the kept rollouts, ascending
-    roles: torch.Tensor  # (Q,) `LEFT_OUT`, `COUNTED` or `TRAINED`
-    has_signal: torch.Tensor  # (Q,) whether the advantages of the kept rollouts differ
+    roles: torch.Tensor  # (Q,) `LEFT_OUT`, `COUNTED`, `FILLING` or `TRAINED`
 
     @cached_property
     def trained_prompts(self) -> torch.Tensor:
         """Prompts that go on to the update, ascending: long tensor of shape (K,)."""
-        return (self.roles == TRAINED).nonzero().flatten()
+        return (self.roles >= FILLING).nonzero().flatten()
 
     @cached_property
     def counted_prompts(self) -> torch.Tensor:

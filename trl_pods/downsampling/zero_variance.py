@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from trl import GRPOConfig, GRPOTrainer
 
-from .selection import COUNTED, LEFT_OUT, TRAINED, Selection
+from .selection import COUNTED, FILLING, LEFT_OUT, TRAINED, Selection
 
 # Methods that make the advantages and the loss.
 OF_THE_UPDATE = {"_generate_and_score_completions", "compute_loss", "_compute_loss"}
@@ -61,11 +61,14 @@ def roles(
     """
     counted = variance.masked_fill(~has_signal, -1).argsort(descending=True, stable=True)[:num_counted]
     found = torch.full_like(lengths, LEFT_OUT)
-    found[counted] = COUNTED if unit else TRAINED
-    if unit:
-        num_trained = -(-max(int(has_signal[counted].sum()), 1) // unit) * unit
-        first = lengths[counted].masked_fill(has_signal[counted], -1).argsort(stable=True)
-        found[counted[first[:num_trained]]] = TRAINED
+    if unit is None:
+        found[counted] = TRAINED
+        return found
+    num_trained = -(-max(int(has_signal[counted].sum()), 1) // unit) * unit
+    first = counted[lengths[counted].masked_fill(has_signal[counted], -1).argsort(stable=True)]
+    found[first[num_trained:]] = COUNTED
+    found[first[:num_trained]] = FILLING
+    found[counted[has_signal[counted]]] = TRAINED
     return found
 
 
@@ -78,7 +81,7 @@ def row_weights(selection: Selection, counted: torch.Tensor, loss_type: str, num
     counted rows dealt out in order; where there are fewer than trained ones, by the mean over micro-batches.
     """
     trained, num_kept = selection.trained_prompts, selection.kept.size(1)
-    weights = selection.has_signal[trained].repeat_interleave(num_kept).float()
+    weights = (selection.roles[trained] == TRAINED).repeat_interleave(num_kept).float()
     if loss_type in ROWS:
         weights *= len(trained) / max(len(counted), 1)
     elif loss_type in TOKENS_OF_MICRO_BATCH and len(counted) < len(trained):

@@ -96,6 +96,8 @@ def _parse(arguments: list[str], prog: str) -> "Comparison":
     shared = ["--config", own.config, *(COST_ONLY if own.cost_only else ()), *rest]
     parsed = RecipeParser(prog).parse(shared)
     _check(own, parsed)
+    if own.cost_only:
+        own.methods, own.seeds, own.learning_rates = ["pods_all"], own.seeds[:1], None
     if "generation_batch_size" in parsed.recipe.lines or any("generation_batch_size" in word for word in rest):
         raise SetupError(
             "`generation_batch_size` is set, but GRPO with n needs another one. Set `steps_per_generation` instead."
@@ -103,7 +105,7 @@ def _parse(arguments: list[str], prog: str) -> "Comparison":
     with parsed.explained():
         check_evaluation(parsed.training)
         names = [getattr(reward, "__name__", str(reward).split("/")[-1]) for reward in load_rewards(parsed)]
-        methods = [make_method(name, parsed.training) for name in (["pods_all"] if own.cost_only else own.methods)]
+        methods = [make_method(name, parsed.training) for name in own.methods]
         if own.accuracy is not None and own.accuracy not in names:
             raise SetupError(
                 f"`accuracy` is {own.accuracy!r}, but the recipe's reward functions are {names}. Name one."
@@ -127,8 +129,8 @@ def _parse(arguments: list[str], prog: str) -> "Comparison":
             own.num_jobs,
         ),
         methods=methods,
-        seeds=own.seeds[:1] if own.cost_only else own.seeds,
-        learning_rates=(not own.cost_only and own.learning_rates) or [parsed.training.learning_rate],
+        seeds=own.seeds,
+        learning_rates=own.learning_rates or [parsed.training.learning_rate],
         tuning_seeds=own.tuning_seeds,
         metric=f"eval_rewards/{own.accuracy or names[0]}/mean",
         folder=Path(own.output_dir),
