@@ -83,6 +83,22 @@ def test_case_75_pixels_belong_to_the_kept_rows(column, reward, num_trained, vlm
     assert_aligned(trainer, reward_of=lambda row: judge_trained(row, own_pictures(row)))
 
 
+def test_case_93_prompts_and_pictures_that_a_reward_function_changes_are_trained_as_they_were(vlm_path, tmp_path):
+    def changing(prompts, images, **kwargs):
+        rewards = judge(prompts, images=images, **kwargs)
+        parts = [part for messages in prompts for message in messages for part in message["content"]]
+        for picture in [*sum(images, []), *(part["image"] for part in parts if part["type"] == "image")]:
+            picture.paste(0, (0, 0, *picture.size))
+        for messages in prompts:
+            messages.append({"role": "assistant", "content": "nothing"})
+        return rewards
+
+    trainer = train_with_images(vlm_path, "images", tmp_path, changing)
+    for inputs in trainer.trained:
+        found = tiny_vlm.values_of(inputs["pixel_values"], inputs["image_grid_thw"], inputs["num_images"])
+        assert found == [pictures_of(row["number"]) for row in trainer.rows(inputs)]
+
+
 def judge_trained(row: dict, pictures: list) -> float:
     return score(row["number"], pictures, row["completion"], row["number"])
 

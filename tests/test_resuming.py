@@ -10,8 +10,7 @@ import pandas
 import pytest
 import tiny
 import torch
-from safetensors import safe_open
-from safetensors.torch import save_file
+from safetensors.torch import load_file, save_file
 from trl import GRPOConfig, GRPOTrainer
 
 from trl_pods import PODSGRPOConfig, PODSGRPOTrainer
@@ -105,19 +104,47 @@ def resume(model_path, checkpoint, **overrides):
     return trainer
 
 
+def read_state(path) -> tuple[dict, dict[str, torch.Tensor]]:
+    tensors = load_file(path)
+    return json.loads(tensors.pop("state").numpy().tobytes()), tensors
+
+
 def test_state_is_plain_data(checkpoint):
-    with safe_open(state_path(checkpoint, 0), framework="pt") as file:
-        state = json.loads(file.metadata()["state"])
-        names = set(file.keys())
+    state, names = read_state(state_path(checkpoint, 0))
     assert state["step"] == 2 and len(state["buffered"]) == 4
-    assert {"0.completion_ids", "3.advantages", "3.ref_per_token_logps"} <= names
+    assert {"0.completion_ids", "3.advantages", "3.ref_per_token_logps"} <= names.keys()
     assert not list(checkpoint.glob("draft*"))
 
 
 def test_nothing_is_buffered_where_the_generation_batch_was_used_up(model_path, tmp_path):
     make_trainer(model_path, tmp_path, steps_per_generation=2, max_steps=2, save_steps=2).train()
-    with safe_open(state_path(tmp_path / "checkpoint-2", 0), framework="pt") as file:
-        assert json.loads(file.metadata()["state"])["buffered"] == [] and not list(file.keys())
+    state, tensors = read_state(state_path(tmp_path / "checkpoint-2", 0))
+    assert state["buffered"] == [] and not tensors
+
+
+def test_state_of_version_2_is_read(model_path, checkpoint):
+    """Version 2 had the JSON in the header of the file."""
+    whole = resume(model_path, checkpoint).model.state_dict()
+    state, tensors = read_state(state_path(checkpoint, 0))
+    save_file(tensors, state_path(checkpoint, 0), metadata={"state": json.dumps(state | {"version": 2})})
+    resumed = resume(model_path, checkpoint).model.state_dict()
+    assert all(torch.equal(whole[name], resumed[name]) for name in whole)
+
+
+def test_case_95_texts_that_outgrow_a_header_can_be_saved_and_resumed(model_path, tmp_path, monkeypatch):
+    texts = ["x" * 2**23] * 16  # 128 MB, more than the header of a safetensors file holds
+
+    def save(*args, **kwargs):
+        trainer._logs["extra"]["reasoning"].extend(texts)
+        return PODSGRPOTrainer._save_checkpoint(trainer, *args, **kwargs)
+
+    trainer = make_trainer(
+        model_path, tmp_path, steps_per_generation=4, max_steps=2, save_steps=2, log_completions=True
+    )
+    monkeypatch.setattr(trainer, "_save_checkpoint", save)
+    trainer.train()
+    resumed = resume(model_path, tmp_path / "checkpoint-2", log_completions=True)
+    assert resumed.state.global_step == 3 and list(resumed._logs["extra"]["reasoning"])[-16:] == texts
 
 
 @pytest.mark.parametrize("damage", ["cut", "empty", "rubbish"])
@@ -393,11 +420,10 @@ def test_a_trainer_that_goes_on_after_an_error_logs_each_step_once(model_path, t
 
 def test_a_checkpoint_sets_nothing_but_what_it_is_for(model_path, checkpoint):
     path = state_path(checkpoint, 0)
-    with safe_open(path, framework="pt") as file:
-        state = json.loads(file.metadata()["state"])
-        tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+    state, tensors = read_state(path)
     state["entropy_control"] |= {"temperature": 99.0, "hub_model_id": "someone/else"}
-    save_file(tensors, path, metadata={"state": json.dumps(state)})
+    text = torch.tensor(list(json.dumps(state).encode()), dtype=torch.uint8)
+    save_file(tensors | {"state": text}, path)
     trainer = resume(model_path, checkpoint)
     assert trainer.temperature == 1.0 and trainer.hub_model_id != "someone/else"
 

@@ -28,7 +28,7 @@ from ..checks.batch_sizes import check_dataset, check_evaluation, prompts_per_ge
 from ..checks.trl_seam import Generated
 from .completions_table import log_all_rollouts, tolerate_table_errors
 from .metrics import advantages_over_all, reward_metrics, selection_metrics
-from .rows import add_extra_fields, columns_of, dataset_images, keep_rows, replace_columns
+from .rows import add_extra_fields, columns_of, copies_for_rewards, dataset_images, keep_rows, replace_columns
 from .selecting import RolloutSelection
 from .selection import TRAINED, Selection
 from .sizes import describe_batch, sized_for_rollouts
@@ -116,7 +116,7 @@ class DownSampling(RolloutSelection):
 
         def generate_and_narrow(prompts: list) -> Generated:
             generated = self._generate_all(generate, rows, prompts)
-            rewards = calculate_rewards(rows, prompts, generated.completions, generated.completion_ids)
+            rewards = calculate_rewards(*copies_for_rewards(rows, prompts, generated))
             with self.measure("select"):
                 selections.append(self._select(prompts, generated, rewards))
                 self._log_columns(selections[0], len(prompts))

@@ -5,6 +5,7 @@ Every process holds `num_rows` consecutive rows of the P n rollouts, and must go
 ones as every other process, in group order, or collectives hang. Kept rows are named by their place among all P n.
 """
 
+import copy
 from collections.abc import Iterator
 from typing import Any
 
@@ -66,6 +67,17 @@ def keep_rows(
     # A process whose batch has no images lacks that column, where another has it.
     keys = dict.fromkeys([*columns, *(key for row in rows for key in row)])
     return {key: [row.get(key) for row in rows] for key in keys}
+
+
+def copies_for_rewards(inputs: list[dict[str, Any]], prompts: list, generated: Generated) -> tuple[list, ...]:
+    """
+    Copy what the host calculates rewards from, so that a reward function that writes into it does not change training.
+
+    TRL has made tensors of it by then. Of the dataset's columns, images alone are used afterwards.
+    """
+    images = [{key: row[key] for key in ("image", "images") if key in row} for row in inputs]
+    images, *others = copy.deepcopy((images, prompts, generated.completions, generated.completion_ids))
+    return ([row | own for row, own in zip(inputs, images, strict=True)], *others)
 
 
 def dataset_images(inputs: list[dict[str, Any]]) -> list | None:

@@ -4,9 +4,10 @@ Resuming exactly, at any step: what TRL's checkpoints leave out, saved beside th
 TRL saves neither its count of micro-batches nor the generation batch that is being trained on, so a run that resumes
 within a generation batch samples another one and goes on in other steps than the run that was not stopped. Nor does it
 save which order of the prompts an epoch has, so a run that resumes in a later epoch gets that of the first. Here each
-process writes a file of its own into the checkpoint: tensors as safetensors, all else as JSON in its header, so that
-nothing is unpickled when it is read. It is written before the log of the checkpoint, `trainer_state.json`, and after an
-older log there is removed; so a checkpoint that has a log is complete. The orders of past epochs are drawn again.
+process writes a file of its own into the checkpoint: tensors as safetensors, all else as JSON in one more tensor, so
+that nothing is unpickled when it is read. (The header of such a file holds 100 MB at most, which texts outgrow.) It is
+written before the log of the checkpoint, `trainer_state.json`, and after an older log there is removed; so a checkpoint
+that has a log is complete. The orders of past epochs are drawn again.
 """
 
 import json
@@ -28,7 +29,8 @@ from ..runs.log import STATE
 
 logger = logging.getLogger(__name__)
 
-VERSION = 2  # of what a file holds
+VERSION = 3  # of what a file holds
+STATE_KEY = "state"  # of the tensor that holds the JSON
 ENTROPY_CONTROL = ("entropy_coef", "_last_world_entropy")  # which TRL saves too, but after the log
 
 
@@ -51,7 +53,8 @@ def save_state(trainer: Any, checkpoint: Path | str) -> None:
     if trainer.accelerator.is_main_process:
         (path.parent / STATE).unlink(missing_ok=True)  # of an earlier run that came to this step
     with atomic_write(path) as draft:
-        save_file(tensors, draft, metadata={"state": json.dumps(state, default=_plain)})
+        text = json.dumps(state, default=_plain).encode()
+        save_file(tensors | {STATE_KEY: torch.frombuffer(bytearray(text), dtype=torch.uint8)}, draft)
 
 
 def load_state(trainer: Any, checkpoint: Path | str) -> None:
@@ -120,9 +123,11 @@ def _changed(saved: dict[str, float], now: dict[str, float]) -> list[str]:
 def _read(path: Path, step: int, device: Any) -> tuple[dict[str, Any], list[dict[str, Any]]]:
     """A file's state and its micro-batches, if it is one of this version and of this optimizer step."""
     with safe_open(path, framework="pt") as file:
-        state = json.loads(file.metadata()["state"])
         tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-    if state["version"] != VERSION:
+        # Version 2 had the state in the header.
+        text = tensors.pop(STATE_KEY).numpy().tobytes() if STATE_KEY in tensors else file.metadata()["state"]
+    state = json.loads(text)
+    if state["version"] not in (2, VERSION):
         raise ValueError(f"it has version {state['version']}, not {VERSION}")
     if state["global_step"] != step:
         raise ValueError(f"it is of step {state['global_step']}, the checkpoint of {step}")
