@@ -12,14 +12,14 @@ DOCS = (TESTS.parent / "docs" / "checkpointing.md").read_text()
 
 def listed() -> dict[str, list[str]]:
     """Files with the tests of each case, as the list has them."""
-    rows = re.findall(r"^\| (\d\d) \|.*\| (.+) \|$", (TESTS / "cases.md").read_text(), re.MULTILINE)
+    rows = re.findall(r"^\| (\d+) \|.*\| (.+) \|$", (TESTS / "cases.md").read_text(), re.MULTILINE)
     return {case: re.findall(r"`(.+?)`", files) for case, files in rows}
 
 
 def test_the_list_names_the_tests_of_each_case():
     found: dict[str, list[str]] = {case: [] for case in listed()}
     for path in sorted(TESTS.rglob("test_*.py")):
-        for case in dict.fromkeys(re.findall(r"^def test_case_(\d\d)_", path.read_text(), re.MULTILINE)):
+        for case in dict.fromkeys(re.findall(r"^def test_case_(\d+)_", path.read_text(), re.MULTILINE)):
             found[case].append(str(path.relative_to(TESTS)))
     assert listed() == found
 

@@ -4,7 +4,7 @@ import commands
 import pytest
 import tiny
 import torch
-from recording import make_trainer
+from recording import Judge, make_trainer
 from safetensors.torch import load_file
 from trl import GRPOConfig, GRPOTrainer
 
@@ -69,6 +69,19 @@ def test_case_93_what_a_reward_function_changes_is_not_trained(num_rollouts, con
         )
         plain.train()
         assert same(plain.model.state_dict(), trained[1])
+
+
+@pytest.mark.parametrize("num_rollouts", [4, 8])
+def test_case_113_a_second_training_does_not_go_on_with_the_batch_of_the_first(num_rollouts, model_path, tmp_path):
+    judge = Judge()
+    arguments = {"num_rollouts": num_rollouts, "steps_per_generation": 4, "max_steps": 2, "logging_steps": 1}
+    trainer = make_trainer(model_path, judge, tmp_path, **arguments)
+    for i in range(2):
+        trainer.trained.clear()
+        trainer.train()
+        rows = [row for inputs in trainer.trained for row in trainer.rows(inputs)]
+        assert len(judge.calls) == i + 1 and all((row["number"], row["completion"]) in judge.calls[i] for row in rows)
+        assert trainer.state.log_history[0]["reward"] > 0
 
 
 @pytest.mark.long

@@ -44,6 +44,14 @@ def test_variance_is_told_from_rounding_by_a_tolerance(rewards, expected):
     assert has_no_variance(torch.tensor([rewards])).tolist() == [expected]
 
 
+def test_case_101_a_prompt_with_a_single_score_counts_as_in_trl():
+    """Its score has no spread, so it is a 0 among the rewards that are normalised over the batch."""
+    rewards = torch.tensor([[1, torch.nan, torch.nan], [0, 1, 2]]).unsqueeze(-1)
+    found = advantages_over_all(rewards, torch.ones(1), scale_rewards="group", aggregation="normalize_then_sum")
+    spread = 1.5**0.5  # of -1, 0, 1 and 0, whose standard deviation is (2 / 3) ** 0.5
+    assert found.tolist() == [[0, 0, 0], pytest.approx([-spread, 0, spread], abs=1e-3)]
+
+
 def test_advantages_over_all_by_hand():
     rewards = torch.tensor([[0.0, 1.0, 1.0, NAN], [2.0, 4.0, 6.0, 8.0]]).unsqueeze(-1)
     one = torch.ones(1)

@@ -70,7 +70,8 @@ def advantages_over_all(
     """
     if aggregation == "normalize_then_sum":
         normalized = _normalize(rewards_per_func, nanstd(rewards_per_func, dim=1, keepdim=True), dim=1)
-        rewards = weighted_sum(normalized, weights).masked_fill(rewards_per_func.isnan().all(dim=-1), torch.nan)
+        # Where a prompt has a single score it has no spread, and counts as 0.
+        rewards = (normalized * weights).nansum(dim=-1).masked_fill(rewards_per_func.isnan().all(dim=-1), torch.nan)
         return _normalize(rewards, nanstd(rewards)).nan_to_num(nan=0.0)
     rewards = weighted_sum(rewards_per_func, weights)
     if scale_rewards == "none":

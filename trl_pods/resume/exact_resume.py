@@ -38,8 +38,10 @@ class ExactResume(Host):
         if resume_from_checkpoint:
             resume_from_checkpoint = self._checkpoint_of_all(resume_from_checkpoint)
             resumed_at = read_state(resume_from_checkpoint).get("global_step")  # now, because training may remove it
-        elif self.accelerator.is_main_process:
-            warn_of_checkpoints(self.args.output_dir)
+        else:
+            self._step, self._buffered_inputs = 0, None  # of an earlier training with this trainer
+            if self.accelerator.is_main_process:
+                warn_of_checkpoints(self.args.output_dir)
         result = super().train(resume_from_checkpoint, *args, **kwargs)
         if self.state.global_step == resumed_at and self.accelerator.is_main_process:
             logger.info(
