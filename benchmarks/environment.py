@@ -72,8 +72,8 @@ def save_model(path: Path, hidden_size: int = 128, num_layers: int = 4) -> str:
         hidden_size=hidden_size,
         intermediate_size=2 * hidden_size,
         num_hidden_layers=num_layers,
-        num_attention_heads=4,
-        num_key_value_heads=4,
+        num_attention_heads=max(hidden_size // 32, 1),  # vLLM needs heads of 32 dimensions
+        num_key_value_heads=max(hidden_size // 32, 1),
         max_position_embeddings=512,
         pad_token_id=tokenizer.pad_token_id,
         eos_token_id=tokenizer.eos_token_id,

@@ -1,17 +1,13 @@
 """
-Start models of a given accuracy, and a noisy reward, for `bench_time_to_accuracy.py`.
+Initial checkpoints of a given accuracy, for `bench_cost.py`.
 
 A model of 100,000 parameters is taught a task by right answers, and then muddled by wrong ones mixed into them: the
-more of them, the lower the accuracy that training starts from. Recipes name one of the functions as their `setup_func`.
+more of them, the lower the accuracy that training starts from.
 """
 
-import functools
 import json
-import random
 from pathlib import Path
 from typing import Any
-
-import torch
 
 from trl_pods.examples.start_models import (
     MADE_FOR,
@@ -24,8 +20,6 @@ from trl_pods.examples.start_models import (
 )
 from trl_pods.rewards import reasoning_gym_reward
 
-NOISE = 0.2  # share of the rewards that `noisy_reward` turns around
-
 
 def prepare(
     model_path: str,
@@ -33,8 +27,6 @@ def prepare(
     task_kwargs: dict[str, Any] | None = None,
     *,
     share_right: float = 1.0,
-    num_fine_tuned: int = 250,
-    for_vllm: bool = False,
     **model: Any,
 ) -> None:
     """
@@ -49,16 +41,10 @@ def prepare(
             Its settings.
         share_right (`float`, *optional*, defaults to 1.0):
             Share of right answers while it is muddled, in [0, 1]; with 1, it is not.
-        num_fine_tuned (`int`, *optional*, defaults to 250):
-            Supervised steps before that.
-        for_vllm (`bool`, *optional*, defaults to `False`):
-            Whether vLLM shall run it, on a CPU.
         **model:
             Sizes of another model, for `make_start_model`.
     """
     folder = Path(model_path)
-    if for_vllm:
-        _keep_linear_weights()
     if (folder / MADE_FOR).exists():
         return
     rows = task_rows(task, task_kwargs)
@@ -67,31 +53,13 @@ def prepare(
         folder,
         problems,
         shuffled_or_another,
-        num_fine_tuned=num_fine_tuned,
+        num_fine_tuned=250,
         num_corrupted=80 if share_right < 1 else 0,
         share_right=share_right,
-        **{"num_heads": 2 if for_vllm else 4} | model,
+        **{"num_heads": 4} | model,
     )
     made = {"task": task, "task_kwargs": task_kwargs or {}, "accuracy": measure(folder, problems, rows)}
     (folder / MADE_FOR).write_text(json.dumps(made) + "\n")
-
-
-# By the accuracy that comes of it with `rotate_matrix`, in per cent: the right answers are still in the model.
-at_5 = functools.partial(prepare, share_right=0.5)
-at_40 = functools.partial(prepare, share_right=0.78)
-at_90 = functools.partial(prepare, share_right=0.96)
-hardly_taught = functools.partial(prepare, num_fine_tuned=60)  # about 11 %, and nothing more in it
-at_5_vllm = functools.partial(prepare, share_right=0.5, for_vllm=True)
-
-
-def _keep_linear_weights() -> None:
-    """On a CPU, vLLM multiplies by packed copies of the weights, which those that TRL sends do not reach."""
-    import vllm.model_executor.layers.utils as layers
-
-    def multiply_by_the_weights(layer: Any, remove_weight: bool) -> None:
-        layer.cpu_linear = torch.nn.functional.linear
-
-    layers.dispatch_cpu_unquantized_gemm = multiply_by_the_weights
 
 
 def measure(folder: Path, problems: list[Problem], rows: Any, num_problems: int = 512) -> float:
@@ -121,12 +89,3 @@ def is_right(completions: list[str], task: list[str], entry: list[str], **kwargs
     """Reward 1.0 for the full score of the task's own scorer, and 0.0 for less."""
     scores = reasoning_gym_reward(completions, task=task, entry=entry)
     return [float((score or 0.0) >= 1.0) for score in scores]
-
-
-def noisy_reward(completions: list[str], **kwargs: Any) -> list[float]:
-    """[`is_right`], turned around at random for a share of `NOISE`."""
-    # A source of its own: the global one belongs to the trainer. Rewards of a run are drawn in the order of its calls.
-    return [reward if _RANDOM.random() >= NOISE else 1.0 - reward for reward in is_right(completions, **kwargs)]
-
-
-_RANDOM = random.Random(0)

@@ -12,7 +12,7 @@ from . import costs, summary
 from .curves import Curve, read_curve
 from .methods import Method
 from .outcome import choose_rates, compare, cost_ratios, tuning_results
-from .plots import AXES, Panel, draw, draw_speedups
+from .plots import AXES, Panel, SpeedupPanel, draw, draw_speedups
 from .runs import Job, Run, train
 
 
@@ -82,7 +82,7 @@ def compare_methods(comparison: Comparison) -> dict[str, Any]:
     panels = [Panel(axis, labelled, outcome.target) for axis, outcome in outcomes.items()]
     draw(comparison.folder / "accuracy.png", comparison.title, panels)
     lines = {method.label: method.name for method in methods if method.name not in references}
-    draw_speedups(comparison.folder / "speedup.png", comparison.title, lines, by_cost_ratio, prices)
+    draw_speedups(comparison.folder / "speedup.png", [SpeedupPanel(comparison.title, lines, by_cost_ratio, prices)])
     return results
 
 

@@ -1,5 +1,6 @@
 """Plots of a comparison: accuracy against steps and seconds, and the speedup against the cost ratio."""
 
+import math
 from pathlib import Path
 from typing import NamedTuple
 
@@ -57,29 +58,47 @@ def _draw_panel(ax: Axes, panel: Panel, colours: dict[str, str]) -> None:
     ax.spines[["top", "right"]].set_visible(False)
 
 
-def draw_speedups(
-    path: Path, title: str, methods: dict[str, str], by_cost_ratio: dict[float, Outcome], prices: Prices | None
-) -> None:
-    """Draw the speedup of each method, by its label, over the better GRPO, with its 95 % interval."""
-    figure = Figure(figsize=(6, 4), layout="constrained")
-    ax = figure.subplots()
-    cs = sorted(by_cost_ratio)
-    for colour, (label, name) in zip(COLOURS[2:] + COLOURS[:2], methods.items(), strict=False):
-        ratios = [by_cost_ratio[c].ratios[name] for c in cs]
-        low, high = zip(*(by_cost_ratio[c].intervals[name] for c in cs), strict=True)
-        ax.plot(cs, ratios, color=colour, linewidth=1.6, label=label)
+class SpeedupPanel(NamedTuple):
+    """One panel of the plot of speedups: methods by their labels, and where c was measured."""
+
+    title: str
+    methods: dict[str, str]
+    by_cost_ratio: dict[float, Outcome]
+    prices: Prices | None
+
+
+def draw_speedups(path: Path, panels: list[SpeedupPanel], num_columns: int = 1) -> None:
+    """Draw the speedup of each method over the better GRPO against the cost ratio, with its 95 % interval."""
+    num_rows = math.ceil(len(panels) / num_columns)
+    width = 6 if num_columns == 1 else 4
+    figure = Figure(figsize=(width * num_columns, 2 / 3 * width * num_rows), layout="constrained")
+    axes = figure.subplots(num_rows, num_columns, squeeze=False).flat
+    for ax, panel in zip(axes, panels, strict=False):
+        _draw_speedups(ax, panel)
+    for ax in axes[len(panels) :]:
+        ax.set_axis_off()
+    if len(panels) == 1 and panels[0].methods:
+        axes[0].legend(frameon=False, fontsize=9, loc="best")
+    elif panels:
+        figure.legend(*axes[0].get_legend_handles_labels(), frameon=False, loc="outside upper center", ncols=3)
+    figure.supxlabel("cost ratio c: seconds of a trained row / seconds of a sampled rollout", fontsize=10)
+    figure.supylabel("speedup over the better GRPO", fontsize=10)
+    with atomic_write(path) as draft:
+        figure.savefig(draft, dpi=150)
+
+
+def _draw_speedups(ax: Axes, panel: SpeedupPanel) -> None:
+    cs = sorted(panel.by_cost_ratio)
+    outcomes = [panel.by_cost_ratio[c] for c in cs]
+    for colour, (label, name) in zip(COLOURS[2:] + COLOURS[:2], panel.methods.items(), strict=False):
+        low, high = zip(*(outcome.intervals[name] for outcome in outcomes), strict=True)
+        ax.plot(cs, [outcome.ratios[name] for outcome in outcomes], color=colour, linewidth=1.6, label=label)
         ax.fill_between(cs, low, high, color=colour, alpha=0.12, linewidth=0)
     ax.axhline(1, color="grey", linewidth=0.8, linestyle=":")
-    if prices is not None:
-        ax.axvline(prices.cost_ratio, color="black", linewidth=0.8, linestyle="--", label="measured here")
+    if panel.prices is not None:
+        ax.axvline(panel.prices.cost_ratio, color="black", linewidth=0.8, linestyle="--", label="measured here")
     ax.set_xscale("log")
     ax.set_xlim(1, 100)
     ax.set_ylim(bottom=0)
-    ax.set_title(title, fontsize=11)
-    ax.set_xlabel("cost ratio c: seconds of a trained row / seconds of a sampled rollout")
-    ax.set_ylabel("speedup over the better GRPO")
+    ax.set_title(panel.title, fontsize=11)
     ax.grid(alpha=0.2)
-    if methods:
-        ax.legend(frameon=False, fontsize=9, loc="best")
-    with atomic_write(path) as draft:
-        figure.savefig(draft, dpi=150)
