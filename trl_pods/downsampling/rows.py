@@ -76,8 +76,9 @@ def copies_for_rewards(inputs: list[dict[str, Any]], prompts: list, generated: G
     TRL has made tensors of it by then. Of the dataset's columns, images alone are used afterwards.
     """
     images = [{key: row[key] for key in ("image", "images") if key in row} for row in inputs]
-    images, *others = copy.deepcopy((images, prompts, generated.completions, generated.completion_ids))
-    return ([row | own for row, own in zip(inputs, images, strict=True)], *others)
+    images, prompts, completions = copy.deepcopy((images, prompts, generated.completions))
+    completion_ids = [copy.copy(ids) for ids in generated.completion_ids]  # of numbers, which need no deep copy
+    return [row | own for row, own in zip(inputs, images, strict=True)], prompts, completions, completion_ids
 
 
 def dataset_images(inputs: list[dict[str, Any]]) -> list | None:
