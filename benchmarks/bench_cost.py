@@ -56,23 +56,9 @@ BASELINES = [Method(4, 4, "train"), Method(8, 8, "train"), Method(32, 32, "train
 GRID = [Method(n, 4, zero_variance) for n in (8, 16, 32) for zero_variance in ("train", "skip", "drop")]
 OVERSAMPLED = Method(16, 4, "drop", 2.0)
 FULL = [*BASELINES, Method(4, 4, "drop"), *GRID, OVERSAMPLED]
-FEW = [
-    *BASELINES,
-    Method(4, 4, "drop"),
-    Method(32, 4, "train"),
-    Method(16, 4, "skip"),
-    Method(16, 4, "drop"),
-    Method(32, 4, "drop"),
-    OVERSAMPLED,
-]
-LARGE_ONES = [
-    Method(4, 4, "train"),
-    Method(16, 16, "train"),
-    Method(4, 4, "drop"),
-    Method(16, 4, "skip"),
-    Method(16, 4, "drop"),
-    OVERSAMPLED,
-]
+EVERYWHERE = [Method(4, 4, "drop"), Method(16, 4, "skip"), Method(16, 4, "drop"), OVERSAMPLED]
+FEW = [*BASELINES, *EVERYWHERE, Method(32, 4, "train"), Method(32, 4, "drop")]
+LARGE_ONES = [Method(4, 4, "train"), Method(16, 16, "train"), *EVERYWHERE]
 
 
 @dataclass(frozen=True)
