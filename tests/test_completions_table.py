@@ -1,6 +1,8 @@
 """The completions table, extra columns and extra metrics describe all n rollouts, row by row."""
 
+import io
 import math
+import re
 from pathlib import Path
 
 import pandas as pd
@@ -11,8 +13,8 @@ from recording import Judge, make_trainer, number_in
 from transformers import TrainerCallback
 
 
-def read_tables(output_dir) -> list[pd.DataFrame]:
-    return [pd.read_parquet(file) for file in sorted(Path(output_dir, "completions").glob("*.parquet"))]
+def read_tables(output_dir, names="completions_*.parquet") -> list[pd.DataFrame]:
+    return [pd.read_parquet(file) for file in sorted(Path(output_dir, "completions").glob(names))]
 
 
 def logging_judge(extra_calls=None):
@@ -89,36 +91,90 @@ def test_a_column_that_only_some_calls_log_stays_in_line(model_path, tmp_path):
             assert table["sometimes"].tolist() == pytest.approx(table["judge_and_log"].tolist())
 
 
-def test_the_table_after_an_evaluation_stays_in_line(model_path, tmp_path):
+@pytest.mark.parametrize("num_rollouts", [4, 8])
+def test_case_111_an_evaluation_has_a_table_of_its_own(num_rollouts, model_path, tmp_path):
+    """Two evaluation batches each, in the midst of a generation batch and at its end."""
     judge, judge_and_log = logging_judge()
     trainer = make_trainer(
         model_path,
         judge_and_log,
         tmp_path,
-        eval_dataset=tiny.make_dataset(3),
+        num_rollouts=num_rollouts,
+        eval_dataset=tiny.make_dataset(6),
         eval_strategy="steps",
         eval_steps=1,
         per_device_eval_batch_size=3,
         num_generations_eval=1,
         log_completions=True,
-        max_steps=3,
+        steps_per_generation=2,
+        per_device_train_batch_size=4,
+        max_steps=4,
     )
-    evaluated = []
-    log = trainer.log
-
-    def read_after_log(logs, *args):
-        log(logs, *args)
-        if "eval_loss" in logs:
-            evaluated.append(read_tables(tmp_path)[-1])
-
-    trainer.log = read_after_log
     trainer.train()
-    assert len(evaluated) == 3
-    for table in evaluated:
+    of_training, of_evaluation = read_tables(tmp_path), read_tables(tmp_path, "eval_completions_*.parquet")
+    assert [table["step"][0] for table in of_training] == [table["step"][0] for table in of_evaluation] == [1, 2, 3, 4]
+    for table in of_training:
+        assert len(table) == 2 * num_rollouts and table["kept"].sum() == 8
+    for table in of_evaluation:
         echo = [f"{number_in(prompt)}:{text}" for prompt, text in zip(table["prompt"], table["completion"])]
-        assert table["echo"].tolist() == echo
-        own = table[-3:]
-        assert own["kept"].all() and own["advantage"].notna().all()
+        assert len(table) == 6 and table["echo"].tolist() == echo
+        assert table["kept"].all() and not table["trained"].any() and table["advantage"].notna().all()
+
+
+@pytest.mark.parametrize("num_rollouts", [4, 8])
+def test_case_104_what_cannot_be_logged_is_lost_and_training_goes_on(num_rollouts, model_path, tmp_path, caplog):
+    def first(completions, log_extra, log_metric, **kwargs):
+        log_extra("note", ["first"] * len(completions))
+        log_extra("number", 3)
+        log_extra("short", [1])
+        log_metric("nothing", None)
+        log_metric("text", "many")
+        log_metric("right", torch.tensor(2))
+        return [float(len(set(completion))) for completion in completions]
+
+    def second(completions, log_extra, **kwargs):
+        log_extra("note", (f"second {completion}" for completion in completions))
+        return [0.0] * len(completions)
+
+    arguments = {"num_rollouts": num_rollouts, "eval_dataset": tiny.make_dataset(4), "log_completions": True}
+    trainer = make_trainer(model_path, [first, second], tmp_path, max_steps=3, **arguments)
+    trainer.train()
+    trainer.evaluate()
+    assert trainer.logged("right") == [2.0] * 3 and trainer.logged("nothing") == [None] * 3
+    for table in [*read_tables(tmp_path), *read_tables(tmp_path, "eval_completions_*.parquet")]:
+        assert table["note"].tolist() == [f"second {completion}" for completion in table["completion"]]
+        assert table["number"].isna().all() and table["short"].isna().all()
+    lost = [record.message for record in caplog.records if "is lost" in record.message]
+    assert [re.search("'(.*?)'", message).group(1) for message in lost] == ["nothing", "text", "number", "short"]
+
+
+def test_case_105_a_console_without_the_characters_costs_the_table_and_is_said_once(
+    model_path, tmp_path, caplog, monkeypatch
+):
+    monkeypatch.setattr("sys.stdout", io.TextIOWrapper(io.BytesIO(), encoding="cp1252"))
+
+    def judge(completions, log_extra, **kwargs):
+        log_extra("note", ["∑"] * len(completions))  # which the printed table shows
+        return [float(len(set(completion))) for completion in completions]
+
+    trainer = make_trainer(model_path, judge, tmp_path, log_completions=True, max_steps=3)
+    trainer.train()
+    assert trainer.state.global_step == 3
+    assert caplog.text.count("completions table") == 1 and "print to a console of UTF-8" in caplog.text
+
+
+def test_texts_are_gathered_for_tables_that_are_logged(model_path, tmp_path, monkeypatch):
+    gathered = []
+
+    def gather(values):
+        gathered.append(values)
+        return values
+
+    monkeypatch.setattr("trl_pods.downsampling.completions_table.gather_object", gather)
+    trainer = make_trainer(model_path, Judge(), tmp_path, log_completions=True, max_steps=4, logging_steps=2)
+    trainer.train()
+    assert sum(len(values) == 16 for values in gathered) == 2 * 2  # prompts and completions of 2 tables, of 4 batches
+    assert [len(table) for table in read_tables(tmp_path)] == [16] * 2
 
 
 def test_conversational_tables_name_every_rollout(model_path, tmp_path):

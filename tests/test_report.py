@@ -9,7 +9,7 @@ from pages import Page, assert_drawn, mean
 from recording import Judge, make_trainer
 
 from trl_pods.cli import main as cli
-from trl_pods.lab.report.examples import _groups, examples
+from trl_pods.lab.report.examples import _groups
 from trl_pods.lab.report.page import render_report
 from trl_pods.lab.report.text import number
 from trl_pods.runs.log import read_log
@@ -118,7 +118,7 @@ def test_the_table_of_phases_is_the_mean_of_the_log_and_says_what_is_missing(pag
 
 def test_kept_and_dropped_rollouts_are_told_apart(page, run):
     tables = {int(path.stem[-5:]): pd.read_parquet(path) for path in (run / "completions").glob("*.parquet")}
-    assert [title for title in page.texts("h3") if title.startswith("Step ")] == ["Step 1", "Step 3", "Step 5"]
+    assert [title for title in page.texts("h3") if title.startswith("Step ")] == ["Step 1", "Step 3", "Step 6"]
     assert page.texts("h4")[:2] == ["4 of 4 kept", "4 of 4 dropped"]
     first = tables[1][:8]
     kept, dropped = first[first["kept"]], first[~first["kept"]]
@@ -133,23 +133,6 @@ def test_kept_and_dropped_rollouts_are_told_apart(page, run):
     assert f"judge {number(row['judge'])}, distinct {number(row['distinct'])}" in text
     assert f"advantage {number(row['advantage'])}" in text
     assert "advantage" not in cards[1][0]["text"]
-
-
-def test_rows_of_an_evaluation_are_no_examples(run):
-    rows = pd.read_parquet(run / "completions" / "completions_00001.parquet").to_dict("records")
-    record = RunRecord.read(run)
-    both = [group.prompt for group in _groups(rows, record)]
-    evaluation = [row | {"prompt": "held out", "kept": True} for row in rows[:8]]
-    shifted = [*rows[3:], *evaluation]  # as many rows as fit, the newest at the end
-    assert len(both) == 2 and [group.prompt for group in _groups(shifted, record)] == both[1:]
-    assert [rollout.completion for rollout in next(_groups(shifted, record)).rollouts] == [
-        row["completion"] for row in rows[8:]
-    ]
-
-
-def test_a_table_with_rows_of_an_evaluation_alone_is_said(run):
-    (table,) = examples(run, RunRecord.read(run), evaluated={1, 2, 3, 4, 5})
-    assert table.step == 6 and table.groups == [] and "an evaluation writes its rows over" in table.problem
 
 
 def test_a_prompt_that_comes_twice_is_two_groups(run):

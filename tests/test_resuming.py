@@ -156,17 +156,39 @@ def test_damaged_state_is_an_error_that_says_what_to_do(damage, model_path, chec
         resume(model_path, checkpoint)
 
 
+@pytest.mark.parametrize("num_rollouts", [4, 8])
 @pytest.mark.parametrize(
     ("overrides", "message"),
     [
         ({"steps_per_generation": 2}, r"`steps_per_generation` 4 \(now 2\)"),
-        ({"num_rollouts": 12}, r"`num_rollouts` 8 \(now 12\)"),
+        ({"num_rollouts": 12}, r"`num_rollouts` \d \(now 12\)"),
         ({"num_generations": 2}, r"`num_generations` 4 \(now 2\)"),
+        ({"beta": 0.1}, r"`beta` 0 \(now 0.1\)"),
     ],
 )
-def test_other_sizes_are_refused(overrides, message, model_path, checkpoint):
+def test_case_96_other_sizes_are_refused_within_a_generation_batch_alone(
+    overrides, message, model_path, tmp_path, num_rollouts
+):
+    arguments = {"num_rollouts": num_rollouts, "steps_per_generation": 4, "beta": 0.0}
+    make_trainer(model_path, tmp_path, max_steps=4, **arguments).train()
+    changed = arguments | overrides
+    resumed = resume(model_path, tmp_path / "checkpoint-4", max_steps=6, **changed)  # none is open there
+    assert resumed.state.global_step == 6
+    message += ".*Set what was, or `drop_open_generation_batch` to begin with a new one"
     with pytest.raises(SetupError, match=message):
-        resume(model_path, checkpoint, **overrides)
+        resume(model_path, tmp_path / "checkpoint-3", **changed)
+    resumed = resume(model_path, tmp_path / "checkpoint-3", max_steps=6, drop_open_generation_batch=True, **changed)
+    assert resumed.state.global_step == 6
+
+
+def test_case_96_an_open_generation_batch_is_dropped_as_trl_drops_it(model_path, tmp_path):
+    arguments = {"steps_per_generation": 4, "num_rollouts": 4, "zero_variance": "train"}
+    make_trainer(model_path, tmp_path, max_steps=2, **arguments).train()
+    resumed = resume(model_path, tmp_path / "checkpoint-2", max_steps=6, drop_open_generation_batch=True, **arguments)
+    state_path(tmp_path / "checkpoint-2", 0).unlink()
+    oracle = resume(model_path, tmp_path / "checkpoint-2", max_steps=6, **arguments)
+    expected = tiny.trained_parameters(oracle)
+    assert all(torch.equal(value, expected[name]) for name, value in tiny.trained_parameters(resumed).items())
 
 
 def test_state_of_another_step_is_refused(model_path, tmp_path):
@@ -178,7 +200,7 @@ def test_state_of_another_step_is_refused(model_path, tmp_path):
 
 def test_a_missing_part_of_several_is_named(model_path, checkpoint):
     state_path(checkpoint, 0).rename(state_path(checkpoint, 1))
-    with pytest.raises(SetupError, match=r"pods_state_0.safetensors' is missing, beside 1 of other processes"):
+    with pytest.raises(SetupError, match=r"pods_state_0.safetensors' is missing. Resume from another"):
         resume(model_path, checkpoint)
 
 
@@ -358,14 +380,26 @@ def test_two_processes_resume_at_any_step_bit_identically(two_processes):
 
 
 @pytest.mark.long
-def test_another_number_of_processes_is_refused(two_processes, model_path):
+def test_case_96_another_number_of_processes_is_refused_within_a_generation_batch_alone(two_processes, model_path):
+    arguments = {"per_device_train_batch_size": 4, "steps_per_generation": 3}
     with pytest.raises(SetupError, match=r"`number of processes` 2 \(now 1\)"):
-        resume(
-            model_path,
-            two_processes / "run" / "checkpoint-2",
-            per_device_train_batch_size=4,
-            steps_per_generation=3,
-        )
+        resume(model_path, two_processes / "run" / "checkpoint-2", **arguments)
+    arguments["max_steps"] = 6
+    assert resume(model_path, two_processes / "run" / "checkpoint-3", **arguments).state.global_step == 6
+    arguments["drop_open_generation_batch"] = True
+    assert resume(model_path, two_processes / "run" / "checkpoint-2", **arguments).state.global_step == 6
+
+
+@pytest.mark.long
+def test_case_102_a_checkpoint_of_the_processes_of_one_machine_is_complete(two_processes, tmp_path):
+    """With `save_on_each_node` the disk of a second machine holds the files of its own processes alone."""
+    checkpoint = shutil.copytree(two_processes / "run" / "checkpoint-3", tmp_path / "checkpoint-3")
+    for path in checkpoint.glob("*_0.*"):
+        path.unlink()
+    assert last_complete_checkpoint(tmp_path) == str(checkpoint)
+    state_path(checkpoint, 1).unlink()
+    state_path(checkpoint, 0).write_bytes(b"")
+    assert last_complete_checkpoint(tmp_path) is None
 
 
 @pytest.mark.long

@@ -50,6 +50,9 @@ class PODSGRPOConfig(GRPOConfig):
         prompt_oversampling (`float`, *optional*, defaults to `1.0`):
             Number k of prompts to sample per prompt to train: of ceil(k P) prompts, the P whose kept rewards have the
             largest variance go on to the update.
+        drop_open_generation_batch (`bool`, *optional*, defaults to `False`):
+            Whether to begin with a new generation batch where training resumes within one, as TRL does. It is needed
+            where `num_rollouts`, `num_generations`, batch sizes or the number of processes have changed since.
 
     Raises:
         ValueError: A value is out of its range, or the batch sizes do not fit each other.
@@ -109,6 +112,13 @@ class PODSGRPOConfig(GRPOConfig):
         metadata={
             "help": "Number of prompts to sample per prompt to train. Those whose kept rewards have the largest "
             "variance are trained."
+        },
+    )
+    drop_open_generation_batch: bool = field(
+        default=False,
+        metadata={
+            "help": "Whether to begin with a new generation batch where training resumes within one, as TRL does: for "
+            "sizes that have changed since."
         },
     )
 

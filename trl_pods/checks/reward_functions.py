@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 
-from .all_ranks import fail_together, raise_on_all
+from .all_ranks import raise_on_all
 from .errors import SetupError
 from .rollout_func import checked_rollouts
 from .trl_seam import Host
@@ -43,9 +43,6 @@ class CheckedRewards(Host):
         self._reward_errors.clear()
         rewards_per_func = super()._calculate_rewards(inputs, prompts, completions, completion_ids_list)
         raise_on_all(self._reward_errors[0] if self._reward_errors else None)
-        if self.log_completions:
-            with fail_together():
-                check_columns(self._pending_extra_logs, len(prompts))
         return rewards_per_func
 
     def _checked_reward_functions(self) -> list[Any]:
@@ -67,16 +64,6 @@ class CheckedRewards(Host):
             return _checked(name, function, check_signatures, self._reward_errors, is_async=is_async)
 
         return [checked(name, function) for name, function in named]
-
-
-def check_columns(columns: dict[str, list], num_rows: int) -> None:
-    """Check that each column that reward functions add to the completions table has one value per rollout."""
-    for name, values in columns.items():
-        if len(values) != num_rows:
-            raise SetupError(
-                f"`log_extra` was given {len(values)} values for the column {name!r}, but there are {num_rows} "
-                "rollouts. Pass one value per completion."
-            )
 
 
 def check_signature(name: str, function: Callable, keywords: tuple[str, ...], *, columns_removed: bool = False) -> None:

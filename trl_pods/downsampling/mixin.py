@@ -19,14 +19,13 @@ from contextlib import contextmanager
 from typing import Any
 
 import torch
-from accelerate.utils import gather_object
 from datasets import Dataset
 from torch.utils.data import DataLoader, Sampler
 
 from ..checks.all_ranks import fail_together
 from ..checks.batch_sizes import check_dataset, check_evaluation, prompts_per_generation, sampled_prompts
 from ..checks.trl_seam import Generated
-from .completions_table import log_all_rollouts, tolerate_table_errors
+from .completions_table import CompletionsTable
 from .metrics import advantages_over_all, reward_metrics, selection_metrics
 from .rows import add_extra_fields, columns_of, copies_for_rewards, dataset_images, keep_rows, replace_columns
 from .selecting import RolloutSelection
@@ -37,14 +36,14 @@ from .zero_variance import TOKENS_OF_MICRO_BATCH, row_weights, tokens_to_add
 logger = logging.getLogger(__name__)
 
 
-class DownSampling(RolloutSelection):
+class DownSampling(RolloutSelection, CompletionsTable):
     """
     Samples `num_rollouts` rollouts per prompt and goes on with `num_generations` of them, where their rewards differ.
 
     Overrides `train` (says what a generation batch holds), `get_train_dataloader`, `_get_train_sampler` and
     `_get_dataloader` (n rows per prompt), `get_eval_dataloader` (checks sizes), `_generate_and_score_completions`
     (narrows what `_generate` returns; metrics and completions table over all rollouts), `_prepare_inputs` (random
-    numbers as if all rows went on) and `log`. `_generate` and `_calculate_rewards` are called as the instance has them,
+    numbers as if all rows went on). `_generate` and `_calculate_rewards` are called as the instance has them,
     overrides in subclasses included. Evaluation is the host's.
     """
 
@@ -119,7 +118,9 @@ class DownSampling(RolloutSelection):
             rewards = calculate_rewards(*copies_for_rewards(rows, prompts, generated))
             with self.measure("select"):
                 selections.append(self._select(prompts, generated, rewards))
-                self._log_columns(selections[0], len(prompts))
+                if self.log_completions:
+                    own = map(self._own_rows, (selections[0].is_kept, selections[0].is_trained))
+                    self._log_roles(*(rows.tolist() for rows in own))
                 return self._narrow(selections[0], rows, prompts, generated)
 
         def known_rewards(*args, **kwargs) -> torch.Tensor:
@@ -167,7 +168,7 @@ class DownSampling(RolloutSelection):
         self._is_reweighted = True
 
     def _own_rows(self, values: torch.Tensor) -> torch.Tensor:
-        """Of values of all rows that go on, (K m,), those of this process."""
+        """Of values of all rows, or of all that go on, those of this process."""
         return values.view(self.accelerator.num_processes, -1)[self.accelerator.process_index]
 
     @contextmanager
@@ -226,9 +227,7 @@ class DownSampling(RolloutSelection):
             self._logs["advantages"].extend(advantages.tolist())  # after the host's, of which as many are shown
             output["advantages"] = self._own_rows(advantages).to(output["advantages"])
         if self.log_completions:
-            log_all_rollouts(
-                self._logs, selection, self.reward_func_names, with_images=self._is_vlm and self.log_multimodal
-            )
+            self._unlogged = selection
 
     def _advantages(self, selection: Selection) -> torch.Tensor | None:
         """Advantages of the rows that go on, (K m,), where they are not the host's, which sees these rows alone."""
@@ -248,20 +247,3 @@ class DownSampling(RolloutSelection):
             aggregation=self.multi_objective_aggregation,
         )
         return advantages.flatten()[selection.trained_rows]
-
-    def _log_columns(self, selection: Selection, num_rows: int) -> None:
-        """Add the table's own columns and give all processes the same ones, for the host to log with all rollouts."""
-        if not self.log_completions:
-            return
-        first = self.accelerator.process_index * num_rows
-        pending = dict(self._pending_extra_logs)
-        for name, column in (("kept", selection.is_kept), ("trained", selection.among_all(selection.trained_rows))):
-            pending[name] = column[first : first + num_rows].tolist()
-        self._logs["extra"].clear()
-        self._pending_extra_logs.clear()
-        for name in sorted(set(gather_object(list(pending)))):
-            self._log_completion_extra(name, pending.get(name, [None] * num_rows))
-
-    def log(self, logs: dict[str, float], *args, **kwargs) -> None:
-        with tolerate_table_errors(self):
-            super().log(logs, *args, **kwargs)

@@ -68,6 +68,11 @@ class Selection:
         return self.among_all(self.rows(torch.arange(len(self.kept))))
 
     @property
+    def is_trained(self) -> torch.Tensor:
+        """Whether each of all rollouts goes on: bool tensor of shape (Q n,)."""
+        return self.among_all(self.trained_rows)
+
+    @property
     def trained_rewards_per_func(self) -> torch.Tensor:
         """Rewards of the rollouts that go on: float tensor of shape (K m, F)."""
         return self.rewards_per_func.flatten(0, 1)[self.trained_rows]

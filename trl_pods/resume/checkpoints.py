@@ -18,7 +18,7 @@ def checkpoint_folder(output_dir: str, step: int) -> Path:
     return Path(output_dir) / f"{PREFIX_CHECKPOINT_DIR}-{step}"
 
 
-def state_path(checkpoint: Path | str, process_index: int) -> Path:
+def state_path(checkpoint: Path | str, process_index: int | str) -> Path:
     """Where a process saves its state."""
     return Path(checkpoint) / PODS_STATE.replace("*", str(process_index))
 
@@ -61,10 +61,11 @@ def warn_of_checkpoints(output_dir: str) -> None:
 
 
 def _fault_of_pods_states(checkpoint: Path) -> str | None:
-    num_processes = len(list(checkpoint.glob("rng_state_*.pth"))) or 1
+    # Of the processes that saved it, those of one machine where each has a disk of its own.
+    indices = [path.stem.rpartition("_")[2] for path in checkpoint.glob("rng_state_*.pth")] or ["0"]
     paths = sorted(checkpoint.glob(PODS_STATE))
-    if paths and set(paths) != {state_path(checkpoint, i) for i in range(num_processes)}:
-        return f"it holds {[path.name for path in paths]}, but {num_processes} processes saved it"
+    if paths and set(paths) != {state_path(checkpoint, index) for index in indices}:
+        return f"it holds {[path.name for path in paths]}, but the processes {sorted(indices)} saved it"
     for path in paths:
         try:
             with safe_open(path, framework="pt"):

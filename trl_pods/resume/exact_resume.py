@@ -7,7 +7,7 @@ from datasets import Dataset
 from torch.utils.data import Sampler
 
 from ..checks.all_ranks import fail_together
-from ..checks.trl_seam import Host
+from ..downsampling.completions_table import CompletionsTable
 from ..runs.log import read_state
 from .checkpoints import checkpoint_folder, checkpoint_to_resume_from, warn_of_checkpoints
 from .state import advance_sampler, load_state, save_state
@@ -15,7 +15,7 @@ from .state import advance_sampler, load_state, save_state
 logger = logging.getLogger(__name__)
 
 
-class ExactResume(Host):
+class ExactResume(CompletionsTable):
     """
     Saves in checkpoints what TRL leaves out, and resumes from them as if the run had not been stopped.
 
@@ -59,6 +59,7 @@ class ExactResume(Host):
 
     def _save_checkpoint(self, model, trial) -> None:
         if not self.args.save_only_model:
+            self.fill_table()
             with fail_together():
                 save_state(self, checkpoint_folder(self._get_output_dir(trial=trial), self.state.global_step))
         super()._save_checkpoint(model, trial)

@@ -50,7 +50,7 @@ def save_state(trainer: Any, checkpoint: Path | str) -> None:
         "table": {} if is_used_up else table_to_save(trainer),
     }
     path = state_path(checkpoint, trainer.accelerator.process_index)
-    if trainer.accelerator.is_main_process:
+    if trainer.args.should_save:
         (path.parent / STATE).unlink(missing_ok=True)  # of an earlier run that came to this step
     with atomic_write(path) as draft:
         text = json.dumps(state, default=_plain).encode()
@@ -62,22 +62,17 @@ def load_state(trainer: Any, checkpoint: Path | str) -> None:
     Set a trainer to what [`save_state`] has saved.
 
     A checkpoint without it, such as one of `GRPOTrainer`, is resumed as TRL does: with a new generation batch. A
-    warning says where this is not exact.
+    warning says where this is not exact. So is one whose generation batch was used up and whose sizes have changed.
     """
-    path = state_path(checkpoint, trainer.accelerator.process_index)
-    others = list(Path(checkpoint).glob(PODS_STATE))
-    if not others:
+    own = state_path(checkpoint, trainer.accelerator.process_index)
+    saved = sorted(Path(checkpoint).glob(PODS_STATE))
+    if not saved:
         logger.warning(
             f"The checkpoint {str(checkpoint)!r} holds no state of trl_pods, so training goes on with a new generation "
             "batch, as TRL does. It is exact only where a generation batch was used up."
         )
         return
-    if not path.exists():
-        raise SetupError(
-            f"{str(path)!r} is missing, beside {len(others)} of other processes, and "
-            f"{trainer.accelerator.num_processes} processes are to go on. Use as many as saved the checkpoint, or "
-            "resume from another one."
-        )
+    path = own if own in saved else saved[0]
     try:
         state, buffered = _read(path, trainer.state.global_step, trainer.accelerator.device)
         changed = _changed(state["sizes"], _sizes(trainer))
@@ -86,18 +81,23 @@ def load_state(trainer: Any, checkpoint: Path | str) -> None:
             f"{str(path)!r} is damaged: {error}. Resume from an earlier checkpoint, or remove all {PODS_STATE} beside "
             "it to go on with a new generation batch."
         ) from error
-    if changed:
+    if path != own and not changed:
+        raise SetupError(f"{str(own)!r} is missing. Resume from another checkpoint.")
+    if buffered and trainer.args.beta and "ref_per_token_logps" not in buffered[0]:
+        changed.append(f"`beta` 0 (now {trainer.args.beta})")
+    if buffered and changed and not trainer.args.drop_open_generation_batch:
         raise SetupError(
-            f"The checkpoint {str(checkpoint)!r} was saved with {', '.join(changed)}, so training cannot resume from "
-            "it. Set what was, or start from scratch."
+            f"The checkpoint {str(checkpoint)!r} was saved within a generation batch, with {', '.join(changed)}, so "
+            "training cannot go on in it. Set what was, or `drop_open_generation_batch` to begin with a new one."
         )
-    trainer._step = state["step"]
-    trainer._buffered_inputs = buffered or None
+    is_new = bool(changed) or trainer.args.drop_open_generation_batch
+    trainer._step = 0 if is_new else state["step"]
+    trainer._buffered_inputs = None if is_new else buffered or None
     trainer._metrics["train"].clear()  # of a training that this trainer has not finished
     for name, values in state["metrics"].items():
         trainer._metrics["train"][name].extend(values)
     trainer._learning_signal.load_state(state["learning_signal"])
-    set_saved_table(trainer, state["table"])
+    set_saved_table(trainer, {} if is_new else state["table"])
     for name in ENTROPY_CONTROL:
         setattr(trainer, name, state["entropy_control"][name])
 

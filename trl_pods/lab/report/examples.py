@@ -2,7 +2,7 @@
 
 import itertools
 import math
-from collections.abc import Container, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -55,19 +55,14 @@ class Table:
     problem: str = ""
 
 
-def examples(folder: Path, record: RunRecord, evaluated: Container[int] = ()) -> list[Table]:
+def examples(folder: Path, record: RunRecord) -> list[Table]:
     """Take examples from the first, the middle and the last completions table."""
-    every = table_paths(folder)
-    paths = [path for path in every if _step(path) not in evaluated] or every
+    paths = table_paths(folder)
     return [_read(paths[i], record) for i in _strides(len(paths), 3)]
 
 
-def _step(path: Path) -> int:
-    return int(path.stem.rpartition("_")[2])
-
-
 def _read(path: Path, record: RunRecord) -> Table:
-    step = _step(path)
+    step = int(path.stem.rpartition("_")[2])
     try:
         rows = pd.read_parquet(path).to_dict("records")
         groups = list(itertools.islice(_groups(rows, record), PROMPTS))
@@ -75,23 +70,15 @@ def _read(path: Path, record: RunRecord) -> Table:
         return Table(step, [], f"{path.name} cannot be read: {error}")
     except KeyError as error:
         return Table(step, [], f"{path.name} has no column {error}.")
-    why = "an evaluation writes its rows over those of training"
-    return Table(step, groups, "" if groups else f"{path.name} holds no full group of one prompt: {why}.")
+    return Table(step, groups)
 
 
 def _groups(rows: list[dict[str, Any]], record: RunRecord) -> Iterator[Group]:
-    """
-    Rows of the same prompt in full groups of n with m kept, without those of an evaluation.
-
-    An evaluation adds its rows at the end and so pushes out rows at the beginning. Hence a prompt's rows are counted
-    from their end.
-    """
+    """Rows of the same prompt in groups of n; a prompt may come twice."""
     for prompt, run in itertools.groupby(rows, key=lambda row: plain_text(row["prompt"])):
         same = [_rollout(row, record) for row in run]
-        for start in range(len(same) % record.num_rollouts, len(same), record.num_rollouts):
-            group = Group(prompt, same[start : start + record.num_rollouts])
-            if group.count(kept=True) == record.num_generations:
-                yield group
+        for start in range(0, len(same), record.num_rollouts):
+            yield Group(prompt, same[start : start + record.num_rollouts])
 
 
 def _rollout(row: dict[str, Any], record: RunRecord) -> Rollout:

@@ -58,7 +58,6 @@ def render_report(folder: Path) -> str:
 
 def _contents(folder: Path, record: RunRecord, log: RunLog) -> dict[str, Any]:
     coarse = log.coarse(POINTS)
-    evaluated = {int(entry["step"]) for entries in log.evaluations.values() for entry in entries}
     return {
         "name": folder.resolve().name,
         "record": record,
@@ -71,7 +70,7 @@ def _contents(folder: Path, record: RunRecord, log: RunLog) -> dict[str, Any]:
         "evaluation_table": _evaluation_table(log, record),
         "times": charts.time_picture(coarse),
         "phases": _phases(log),
-        "tables": examples(folder, record, evaluated),
+        "tables": examples(folder, record),
         "characters": CHARACTERS,
     }
 
