@@ -11,6 +11,7 @@ from rich.table import Table
 from transformers.trainer_utils import has_length
 from transformers.utils import cached_file, is_bitsandbytes_available
 
+from ..checks.options import check_generation
 from ..downsampling.sizes import describe_batch
 from ..trainers import PODSGRPOTrainer
 from .arguments import Arguments
@@ -77,7 +78,8 @@ def _trainer(arguments: Arguments, data: Any, missing: list[str]) -> PODSGRPOTra
         training.report_to = []
         if training.use_vllm:
             missing.append("vLLM, which is not started for a dry run")
-            training.use_vllm = False
+            check_generation(training)
+            training.use_vllm, training.generation_kwargs = False, None  # which are those of vLLM
         if (model.load_in_4bit or model.load_in_8bit) and not (
             torch.cuda.is_available() and is_bitsandbytes_available()
         ):
