@@ -5,8 +5,11 @@ import re
 
 import pytest
 import tiny
+from datasets import Dataset
+from peft import LoraConfig, PeftModel, get_peft_model
 from recording import make_trainer
-from transformers import LlamaForSequenceClassification
+from tokenizers.processors import TemplateProcessing
+from transformers import AutoModelForCausalLM, LlamaForSequenceClassification
 from trl import GRPOTrainer
 
 from trl_pods import PODSGRPOConfig, PODSGRPOTrainer
@@ -96,3 +99,116 @@ def test_case_115_a_model_without_a_name_says_what_to_pass(tmp_path):
     with pytest.raises(ValueError, match=r"`reward_processing_classes` has no tokenizer for the reward model 1"):
         build([tiny.distinct_characters, judge], processing_class=tokenizer)
     build(processing_class=tokenizer)
+
+
+@pytest.mark.parametrize("column", ["prompts", "completions", "trainer_state", "log_extra", "log_metric"])
+@pytest.mark.parametrize("of_evaluation", [False, True])
+def test_case_106_a_column_with_the_name_of_a_keyword_is_refused(column, of_evaluation, build):
+    data = tiny.make_dataset().add_column(column, ["x"] * 16)
+    arguments = {"eval_dataset": {"test": data}} if of_evaluation else {"train_dataset": data}
+    where = "`eval_dataset` 'test'" if of_evaluation else "`train_dataset`"
+    with pytest.raises(ValueError, match=rf"{where} has the columns \['{column}'\].*Rename or remove them"):
+        build(**arguments)
+    build(**arguments, remove_unused_columns=True)  # which are removed
+
+
+@pytest.mark.parametrize("column", ["completion", "completion_ids", "environments"])
+def test_case_106_columns_that_trl_leaves_out_on_purpose_are_accepted(column, build):
+    def reward(completions, completion_ids, **kwargs):
+        assert all(isinstance(ids, list) for ids in completion_ids)
+        return tiny.distinct_characters(completions)
+
+    trainer = build(reward, train_dataset=tiny.make_dataset().add_column(column, ["x"] * 16))
+    trainer.train()
+    assert trainer.state.global_step == 2
+
+
+@pytest.mark.parametrize("name", ["prompt", "completion", "step", "advantage", "kept", "trained"])
+def test_case_106_a_reward_with_the_name_of_a_column_of_the_table_is_refused(name, build):
+    def reward(completions, **kwargs):
+        return tiny.distinct_characters(completions)
+
+    reward.__name__ = name
+    with pytest.raises(ValueError, match=rf"reward functions \['{name}'\] .*set `log_completions` to false"):
+        build(reward, log_completions=True)
+    build(reward)
+
+
+def test_case_106_a_field_of_a_rollout_func_with_the_name_of_a_keyword_is_refused(build):
+    def rollout_func(prompts, trainer):
+        ids = [[5]] * len(prompts)
+        return {"prompt_ids": ids, "completion_ids": ids, "logprobs": None, "completions": ["x"] * len(prompts)}
+
+    with pytest.raises(ValueError, match=r"What `rollout_func` returned has the columns \['completions'\]"):
+        build(rollout_func=rollout_func).train()
+
+
+BAD_PROMPTS = [["a"] * 5 + [""] + ["b"] * 10, ["a"] * 5 + [None] + [""] * 10, [7] * 16]
+BAD_PROMPTS += [[[{"role": "user", "content": "a"}]] * 5 + [bad] + [[]] * 10 for bad in ([], None)]
+
+
+@pytest.mark.parametrize("prompts", BAD_PROMPTS)
+@pytest.mark.parametrize("of_evaluation", [False, True])
+def test_case_108_a_bad_prompt_is_named_by_its_row(prompts, of_evaluation, build):
+    row = 0 if prompts[0] == 7 else 5
+    data = Dataset.from_dict({"prompt": prompts})
+    trainer = build(**({"eval_dataset": {"test": data}} if of_evaluation else {"train_dataset": data}))
+    where = "`eval_dataset` 'test'" if of_evaluation else "`train_dataset`"
+    message = rf"Row {row} of {where} has the prompt {re.escape(repr(prompts[row]))}, from which nothing"
+    with pytest.raises(ValueError, match=message):
+        trainer.train()
+    if of_evaluation:
+        with pytest.raises(ValueError, match=message):
+            trainer.evaluate()
+    shuffled = data.select([5, 0] * 8)
+    with pytest.raises(ValueError, match="Row 0 of `train_dataset`"):
+        build(train_dataset=shuffled).train()
+
+
+def test_case_108_rows_that_are_not_selected_do_not_matter(build):
+    data = Dataset.from_dict({"prompt": [None, *["a"] * 4]})
+    build(train_dataset=data.select([1, 2, 3, 4]), max_steps=1).train()
+
+
+def test_case_108_a_dataset_without_prompts_is_named(build):
+    data = Dataset.from_dict({"question": ["a"] * 16})
+    with pytest.raises(ValueError, match=r"`train_dataset` has the columns \['question'\], without `prompt`"):
+        build(train_dataset=data).train()
+    with pytest.raises(ValueError, match=r"`eval_dataset` has the columns \['question'\], without `prompt`"):
+        build().evaluate(data)
+
+
+def test_case_108_an_empty_prompt_is_one_where_the_tokenizer_begins_it(build):
+    tokenizer = tiny.make_tokenizer()
+    tokenizer.add_special_tokens({"bos_token": "<unk>"})
+    tokenizer.backend_tokenizer.post_processor = TemplateProcessing("<unk> $A", special_tokens=[("<unk>", 2)])
+    trainer = build(train_dataset=Dataset.from_dict({"prompt": [""] * 16}), processing_class=tokenizer)
+    trainer.train()
+    assert trainer.state.global_step == 2
+
+
+def test_case_107_a_model_of_which_nothing_is_trained_is_refused(build, model_path, tmp_path):
+    model = AutoModelForCausalLM.from_pretrained(model_path)
+    get_peft_model(model, LoraConfig(target_modules=["q_proj"])).save_pretrained(tmp_path / "adapter")
+    model = PeftModel.from_pretrained(AutoModelForCausalLM.from_pretrained(model_path), tmp_path / "adapter")
+    args = PODSGRPOConfig(**tiny.default_arguments(tmp_path))
+    data = {"train_dataset": tiny.make_dataset(), "processing_class": tiny.make_tokenizer()}
+    with pytest.raises(ValueError, match=r"Nothing of the model is trained.*is_trainable=True"):
+        PODSGRPOTrainer(model, tiny.distinct_characters, args, **data).train()
+    trainer = build(eval_dataset=tiny.make_dataset(4))
+    trainer.model.requires_grad_(False)
+    assert "eval_loss" in trainer.evaluate()
+    with pytest.raises(ValueError, match=r"Nothing of the model is trained"):
+        trainer.train()
+
+
+@pytest.mark.parametrize("arguments", [{"max_steps": 0}, {"max_steps": -1, "num_train_epochs": 0}])
+def test_case_117_no_steps_are_named_as_the_cause(arguments, build):
+    name, value = list(arguments.items())[-1]
+    with pytest.raises(ValueError, match=f"`{name}` is {value}, so nothing would be trained. Raise it"):
+        build(**arguments).train()
+
+
+def test_case_117_a_trainer_that_evaluates_needs_no_data_to_train_on(build):
+    trainer = build(train_dataset=Dataset.from_dict({"prompt": [""]}), eval_dataset=tiny.make_dataset(4), max_steps=0)
+    assert "eval_loss" in trainer.evaluate()

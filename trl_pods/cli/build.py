@@ -11,7 +11,9 @@ from transformers import AutoConfig, AutoTokenizer, PreTrainedTokenizerBase
 from trl import get_dataset, get_peft_config, get_quantization_config
 from trl import rewards as trl_rewards
 
-from ..checks.reward_functions import FROM_TRL, check_signature
+from ..checks.columns import FROM_TRL
+from ..checks.reward_functions import check_signature
+from ..checks.training import check_training
 from ..data import adapt, check_prompts, drop_long_prompts, load_task
 from ..resume.checkpoints import checkpoint_to_resume_from
 from ..rewards import REWARDS
@@ -49,6 +51,7 @@ def make_trainer(arguments: Arguments, data: Any) -> PODSGRPOTrainer:
         quantization_config=get_quantization_config(model),
         peft_config=get_peft_config(model),
     )
+    check_training(trainer)
     WallClockCallback(script.max_seconds, script.save_seconds, script.eval_seconds).attach(trainer)
     return trainer
 

@@ -11,6 +11,7 @@ from datasets import Dataset, DatasetDict, Features, IterableDataset, IterableDa
 from transformers import PreTrainedTokenizerBase
 
 from ..answers import last_boxed
+from ..checks.columns import check_dataset_prompts
 
 logger = logging.getLogger(__name__)
 
@@ -196,6 +197,7 @@ def _text(value: Any, column: str) -> str:
 
 def drop_long_prompts(dataset: AnyDataset, tokenizer: PreTrainedTokenizerBase, max_prompt_length: int) -> AnyDataset:
     """Leave out the rows whose prompt has too many tokens, and say how many they are."""
+    check_dataset_prompts("dataset", dataset, tokenizer)
     if isinstance(dataset, dict):
         splits = {name: _drop(part, tokenizer, max_prompt_length, f"{name}: ") for name, part in dataset.items()}
         return type(dataset)(splits)
