@@ -1,11 +1,14 @@
 """Mistakes that are found when the trainer is built, or when training or a dry run starts, and not later."""
 
 import inspect
+import json
 import re
+from importlib.util import find_spec
 
 import pytest
 import tiny
-from datasets import Dataset
+from commands import recipe
+from datasets import Dataset, DatasetDict
 from peft import LoraConfig, PeftModel, get_peft_model
 from recording import make_trainer
 from tokenizers.processors import TemplateProcessing
@@ -13,7 +16,10 @@ from transformers import AutoModelForCausalLM, LlamaForSequenceClassification
 from trl import GRPOTrainer
 
 from trl_pods import PODSGRPOConfig, PODSGRPOTrainer
+from trl_pods.checks.errors import SetupError
 from trl_pods.checks.options import CHOICES
+from trl_pods.cli import train as grpo
+from trl_pods.data import adapt, check_prompts, load_named
 
 
 @pytest.fixture(params=[4, 8], ids=["all", "down-sampled"])
@@ -212,3 +218,75 @@ def test_case_117_no_steps_are_named_as_the_cause(arguments, build):
 def test_case_117_a_trainer_that_evaluates_needs_no_data_to_train_on(build):
     trainer = build(train_dataset=Dataset.from_dict({"prompt": [""]}), eval_dataset=tiny.make_dataset(4), max_steps=0)
     assert "eval_loss" in trainer.evaluate()
+
+
+def test_case_118_a_service_that_is_not_installed_is_named_in_the_dry_run_and_in_the_run(in_tmp, model_path):
+    assert find_spec("comet_ml") is None
+    for arguments in (["--dry_run"], []):
+        with pytest.raises(SetupError, match=r"recipe.yaml:\d+: `report_to` is \['comet_ml'\], .*comet"):
+            grpo.run(["--config", recipe(in_tmp, model_path, report_to="comet_ml"), *arguments])
+
+
+def test_case_110_the_dry_run_makes_the_optimizer(in_tmp, model_path):
+    with pytest.raises(SetupError, match=r"optimizer and its schedule cannot be made: Invalid learning rate: -1"):
+        grpo.run(["--config", recipe(in_tmp, model_path, learning_rate=-1.0), "--dry_run"])
+    with pytest.raises(SetupError, match=r"optimizer and its schedule cannot be made: .*'min_lrr'"):
+        path = recipe(in_tmp, model_path, lr_scheduler_type="cosine_with_min_lr", lr_scheduler_kwargs={"min_lrr": 1})
+        grpo.run(["--config", path, "--dry_run"])
+
+
+@pytest.mark.parametrize("overrides", [{"max_steps": 0}, {"loss_type": "gprpo"}, {"generation_kwargs": {"n": 2}}])
+def test_cases_109_110_117_are_said_by_the_dry_run_with_their_line(overrides, in_tmp, model_path):
+    with pytest.raises(SetupError, match=rf"recipe.yaml:\d+: `{next(iter(overrides))}` "):
+        grpo.run(["--config", recipe(in_tmp, model_path, **overrides), "--dry_run"])
+
+
+def test_case_109_options_of_vllm_are_not_taken_for_those_of_transformers(in_tmp, model_path, capsys):
+    assert find_spec("vllm") is None
+    arguments = {"use_vllm": True, "generation_kwargs": {"min_tokens": 2}}
+    grpo.run(["--config", recipe(in_tmp, model_path, **arguments), "--dry_run"])
+    assert "vLLM, which is not started" in " ".join(capsys.readouterr().out.split())
+    arguments["generation_kwargs"] = {"max_tokens": 2}
+    with pytest.raises(SetupError, match=r"`generation_kwargs` sets 'max_tokens' to 2, but completions end"):
+        grpo.run(["--config", recipe(in_tmp, model_path, **arguments), "--dry_run"])
+
+
+def test_case_119_a_file_that_is_not_there_is_not_looked_for_on_the_hub(in_tmp, model_path):
+    for name, message in [
+        ("data/trian.jsonl", r"Did you mean 'data/train.jsonl'\?"),
+        ("data/x.csv", r"Did you mean 'data/train.jsonl'\?"),
+        ("date/train.jsonl", r"There is no folder 'date' either"),
+    ]:
+        for arguments in ([], ["--dry_run"]):
+            with pytest.raises(SetupError, match=rf":\d+: `dataset_name` is '{name}', but there is no .*{message}"):
+                grpo.run(["--config", recipe(in_tmp, model_path, dataset_name=name), *arguments])
+
+
+@pytest.mark.parametrize("as_folder", [False, True])
+@pytest.mark.parametrize(
+    ("file", "streaming"), [("data/train.jsonl", False), ("data/train.jsonl", True), ("data/train.json", False)]
+)
+def test_case_98_dates_arrive_as_the_text_of_the_file(file, streaming, as_folder, in_tmp):
+    (in_tmp / "data").mkdir()
+    dates = ["2024-01-01", "2024-02-29T10:00:00Z", None]
+    rows = [{"question": "Day?", "answer": date, "times": [date], "more": {"on": date}, "n": 1} for date in dates]
+    lines = [json.dumps(row) for row in rows]
+    (in_tmp / file).write_text("\n".join(lines) if file.endswith("l") else f"[{','.join(lines)}]")
+    data = load_named("data" if as_folder else file, streaming=streaming)
+    assert list(data["train"]) == rows
+    adapted = adapt(data, "question_answer", conversational=True)["train"]
+    assert [row["solution"] for row in adapted] == dates
+
+
+@pytest.mark.parametrize("questions", [["q", None], [1.0, float("nan")]])
+def test_case_98_a_question_that_is_missing_is_named_by_its_row(questions):
+    rows = Dataset.from_dict({"question": questions, "answer": ["1", None]})
+    with pytest.raises(ValueError, match=r"column 'question' of the split 'test' holds None in row 1, .*not text"):
+        adapt(DatasetDict(test=rows), "question_answer", conversational=True)
+
+
+@pytest.mark.parametrize("column", ["messages", "conversations"])
+def test_case_98_conversations_are_not_sent_to_an_adapter(column):
+    data = DatasetDict(train=Dataset.from_dict({column: [[{"role": "user", "content": "q"}]]}))
+    with pytest.raises(ValueError, match=rf"No adapter reads whole conversations, as `{column}`"):
+        check_prompts(data)

@@ -9,7 +9,6 @@ from datasets import Dataset
 from torch import nn
 from transformers import PreTrainedTokenizerBase
 
-from .errors import SetupError
 
 # What TRL passes to every reward function beside the columns of the dataset; the last only if there are any.
 FROM_TRL = ("prompts", "completions", "completion_ids", "trainer_state", "log_extra", "log_metric", "environments")
@@ -40,7 +39,7 @@ def check_keywords(where: str, names: Iterable[str], *, environments: bool) -> N
     keywords = [keyword for keyword in FROM_TRL if keyword != "completion_ids"]
     taken = [name for name in names if name in keywords and (environments or name != "environments")]
     if taken:
-        raise SetupError(
+        raise ValueError(
             f"{where} has the columns {taken}, but TRL passes something else to reward functions by these names. "
             "Rename or remove them."
         )
@@ -52,7 +51,7 @@ def check_dataset_prompts(
     """Check that a dataset has prompts, and that each of its rows, unless it is streamed, has one with tokens."""
     for where, part in _parts(name, dataset):
         if part.column_names is not None and "prompt" not in part.column_names:
-            raise SetupError(f"{where} has the columns {part.column_names}, without `prompt`. Name the prompts' so.")
+            raise ValueError(f"{where} has the columns {part.column_names}, without `prompt`. Name the prompts' so.")
         if with_rows and isinstance(part, Dataset):
             _check_rows(where, part, tokenizer)
 
@@ -69,7 +68,7 @@ def _check_rows(where: str, dataset: Dataset, tokenizer: PreTrainedTokenizerBase
     # The dataset may be a selection of that.
     row = _first_without_tokens(dataset.select_columns("prompt").with_format("arrow")[:]["prompt"], tokenizer)
     if row is not None:
-        raise SetupError(
+        raise ValueError(
             f"Row {row} of {where} has the prompt {dataset[row]['prompt']!r}, from which nothing can be generated: a "
             "prompt is a text that has tokens, or a list of messages. Fill or remove such rows."
         )

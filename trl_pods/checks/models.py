@@ -5,7 +5,6 @@ from typing import Any
 import torch
 from trl.trainer.utils import get_config_model_id
 
-from .errors import SetupError
 
 
 def check_names(arguments: dict[str, Any]) -> None:
@@ -30,7 +29,7 @@ def check_names(arguments: dict[str, Any]) -> None:
 def check_trainable(model: torch.nn.Module) -> None:
     """Check that something of a model is trained."""
     if not any(parameter.requires_grad for parameter in model.parameters()):
-        raise SetupError(
+        raise ValueError(
             "Nothing of the model is trained: `requires_grad` is False for all its parameters. Load an adapter with "
             "`PeftModel.from_pretrained(..., is_trainable=True)`, or pass a `peft_config`."
         )

@@ -4,7 +4,6 @@ from typing import Any
 
 from .batch_sizes import check_dataset
 from .columns import check_dataset_prompts
-from .errors import SetupError
 from .models import check_trainable
 
 
@@ -13,7 +12,7 @@ def check_training(trainer: Any) -> None:
     args = trainer.args
     length = "max_steps" if args.max_steps >= 0 else "num_train_epochs"
     if getattr(args, length) <= 0:
-        raise SetupError(
+        raise ValueError(
             f"`{length}` is {getattr(args, length)!r}, so nothing would be trained. Raise it"
             + (", or set it to -1 to train for `num_train_epochs`." if length == "max_steps" else ".")
         )
