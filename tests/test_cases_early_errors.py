@@ -5,6 +5,7 @@ import json
 import re
 from importlib.util import find_spec
 
+import commands
 import pytest
 import tiny
 from commands import recipe
@@ -16,7 +17,7 @@ from transformers import AutoModelForCausalLM, LlamaForSequenceClassification
 from trl import GRPOTrainer
 
 from trl_pods import PODSGRPOConfig, PODSGRPOTrainer
-from trl_pods.checks.errors import SetupError
+from trl_pods.checks.errors import SetupError, exit_on_user_error
 from trl_pods.checks.options import CHOICES
 from trl_pods.cli import train as grpo
 from trl_pods.data import adapt, check_prompts, load_named
@@ -290,3 +291,41 @@ def test_case_98_conversations_are_not_sent_to_an_adapter(column):
     data = DatasetDict(train=Dataset.from_dict({column: [[{"role": "user", "content": "q"}]]}))
     with pytest.raises(ValueError, match=rf"No adapter reads whole conversations, as `{column}`"):
         check_prompts(data)
+
+
+INTERRUPTING = """
+import os, signal
+
+calls = 0
+
+def interrupt(completions, **kwargs):
+    global calls
+    calls += 1
+    if calls == 3:
+        os.kill(os.getpid(), signal.SIGINT)
+    return [float(len(set(c))) for c in completions]
+"""
+
+
+def test_case_121_an_interrupted_run_says_where_it_stopped_and_how_to_resume(in_tmp, model_path):
+    (in_tmp / "interrupting.py").write_text(INTERRUPTING)
+    overrides = {"reward_funcs": ["interrupting.interrupt"], "max_steps": 5}
+    done = commands.run("grpo", "--config", recipe(in_tmp, model_path, **overrides), cwd=in_tmp)
+    assert done.returncode == 130
+    assert "Interrupted at step 2 of 5. No checkpoint was saved to resume from. Set `save_steps`" in done.stderr
+    path = recipe(in_tmp, model_path, **overrides, save_strategy="steps", save_steps=1)
+    done = commands.run("grpo", "--config", path, cwd=in_tmp)
+    assert "Interrupted at step 2 of 5. To resume from out/checkpoint-2, run the same" in done.stderr.replace(
+        f"{in_tmp}/", ""
+    )
+    assert "Traceback" not in done.stderr
+    done = commands.run("grpo", "--config", path, "--resume_from_checkpoint=true", "--max_steps=4", cwd=in_tmp)
+    assert done.returncode == 0
+    assert f"Resuming after step 2, from {in_tmp}/out/checkpoint-2." in done.stderr
+
+
+def test_case_121_other_commands_end_without_a_traceback_too(capsys):
+    with pytest.raises(SystemExit) as stop, exit_on_user_error("trl-pods report"):
+        raise KeyboardInterrupt
+    assert stop.value.code == 130
+    assert capsys.readouterr().err == "\ntrl-pods report: interrupted\n"
