@@ -231,8 +231,8 @@ def test_case_118_a_service_that_is_not_installed_is_named_in_the_dry_run_and_in
 def test_case_110_the_dry_run_makes_the_optimizer(in_tmp, model_path):
     with pytest.raises(SetupError, match=r"optimizer and its schedule cannot be made: Invalid learning rate: -1"):
         grpo.run(["--config", recipe(in_tmp, model_path, learning_rate=-1.0), "--dry_run"])
+    path = recipe(in_tmp, model_path, lr_scheduler_type="cosine_with_min_lr", lr_scheduler_kwargs={"min_lrr": 1})
     with pytest.raises(SetupError, match=r"optimizer and its schedule cannot be made: .*'min_lrr'"):
-        path = recipe(in_tmp, model_path, lr_scheduler_type="cosine_with_min_lr", lr_scheduler_kwargs={"min_lrr": 1})
         grpo.run(["--config", path, "--dry_run"])
 
 

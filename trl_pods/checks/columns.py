@@ -9,7 +9,6 @@ from datasets import Dataset
 from torch import nn
 from transformers import PreTrainedTokenizerBase
 
-
 # What TRL passes to every reward function beside the columns of the dataset; the last only if there are any.
 FROM_TRL = ("prompts", "completions", "completion_ids", "trainer_state", "log_extra", "log_metric", "environments")
 # Columns of the completions table, of which the last two are ours.

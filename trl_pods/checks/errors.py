@@ -6,7 +6,6 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-
 INTERRUPTED = 130  # what a shell makes of Ctrl-C
 
 

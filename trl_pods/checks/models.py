@@ -6,8 +6,7 @@ import torch
 from trl.trainer.utils import get_config_model_id
 
 
-
-def check_names(arguments: dict[str, Any]) -> None:
+def check_model_names(arguments: dict[str, Any]) -> None:
     """Check that a model object has a name wherever TRL loads its tokenizer, or the model once more, by that."""
     model, args = arguments["model"], arguments["args"]
     if _has_no_name(model):

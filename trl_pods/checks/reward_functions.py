@@ -25,7 +25,8 @@ class CheckedRewards(Host):
     """
     Checks what reward functions and a `rollout_func` return, on all processes alike.
 
-    Overrides `__init__` (checks names, and wraps them) and `_calculate_rewards` (raises what they have met once all rewards are there).
+    Overrides `__init__` (checks names, and wraps them) and `_calculate_rewards` (raises what they have met once all
+    rewards are there).
     """
 
     rollout_func: Any
