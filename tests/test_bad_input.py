@@ -82,8 +82,9 @@ def test_rollouts_that_do_not_divide_over_processes_are_refused_with_values_that
 
 def test_a_dataset_smaller_than_a_generation_batch_is_refused(model_path, tmp_path):
     args = PODSGRPOConfig(**tiny.default_arguments(tmp_path, per_device_train_batch_size=16, num_rollouts=8))
+    trainer = PODSGRPOTrainer(model_path, tiny.distinct_characters, args, tiny.make_dataset(3))
     with pytest.raises(ValueError, match=r"`train_dataset` has 3 prompts, but one generation batch takes 4"):
-        PODSGRPOTrainer(model_path, tiny.distinct_characters, args, tiny.make_dataset(3))
+        trainer.train()
 
 
 def test_an_unknown_selection_reward_lists_the_reward_functions(model_path, tmp_path):

@@ -123,3 +123,21 @@ def test_case_81_values_that_the_command_line_cannot_say_are_those_of_yaml(tmp_p
 def test_case_81_a_value_that_the_option_does_not_take_is_named_with_its_line(tmp_path, written):
     with pytest.raises(SetupError, match=rf"recipe.yaml:2: `{written.split(':')[0]}` is .* not what the option takes"):
         parse(write_recipe(tmp_path, f"use_cpu: true\n{written}\n"))
+
+
+DICTIONARIES = [*PODSGRPOConfig._VALID_DICT_FIELDS, "liger_kernel_config", "task_kwargs"]
+
+
+@pytest.mark.parametrize("name", [*DICTIONARIES, "datasets"])
+def test_case_97_none_is_none_for_options_that_take_dictionaries(name, tmp_path):
+    parsed, null = (parse(write_recipe(tmp_path, f"use_cpu: true\n{name}: {none}\n")) for none in ("None", "null"))
+    assert [getattr(part, name) for part in parsed if hasattr(part, name)] == [
+        getattr(part, name) for part in null if hasattr(part, name)
+    ]
+
+
+@pytest.mark.parametrize("name", [*DICTIONARIES, "datasets"])
+@pytest.mark.parametrize("text", ["some", '"{a: 1}"', "[1]"])
+def test_case_97_other_text_for_a_dictionary_is_named_with_its_line(name, text, tmp_path):
+    with pytest.raises(SetupError, match=rf"recipe.yaml:2: `{name}` is .*(must be|is not what the option takes)"):
+        parse(write_recipe(tmp_path, f"use_cpu: true\n{name}: {text}\n"))

@@ -7,6 +7,7 @@ import torch
 from trl import GRPOConfig
 
 from .checks.batch_sizes import check_batches, check_numbers, check_rollouts, check_zero_variance
+from .checks.options import read_dictionaries
 from .downsampling.selection import check_strategy_kwargs
 from .strategies.registry import get_strategy
 
@@ -124,6 +125,7 @@ class PODSGRPOConfig(GRPOConfig):
 
     def __post_init__(self) -> None:
         check_numbers(self)  # before TRL divides by them
+        read_dictionaries(self)
         try:
             super().__post_init__()
         except ValueError:
@@ -149,6 +151,7 @@ def with_rollouts(args: GRPOConfig) -> GRPOConfig:
     if not isinstance(args, GRPOConfig):
         raise TypeError(f"`args` must be a `PODSGRPOConfig` or a `GRPOConfig`, got a `{type(args).__name__}`.")
     args = copy.copy(args)
+    read_dictionaries(args)
     if type(args) is GRPOConfig:
         args.__class__ = PODSGRPOConfig
     inherited = {f.name for f in fields(GRPOConfig)}
@@ -169,11 +172,6 @@ def resolve_rollouts(args: GRPOConfig) -> None:
         raise ValueError(
             f"`advantage_statistics` is {args.advantage_statistics!r}, but it must be 'kept' or 'all'. Use 'kept' for "
             "the paper's advantages."
-        )
-    if not isinstance(args.down_sampling_kwargs, dict | None):
-        raise ValueError(
-            f"`down_sampling_kwargs` is {args.down_sampling_kwargs!r}, but it must be a dictionary. On the command "
-            "line write it as JSON, for example '{\"name\": 1}'."
         )
     try:
         strategy = get_strategy(args.down_sampling)

@@ -14,6 +14,8 @@ from trl import GRPOTrainer
 from trl.trainer.utils import get_config_model_id
 
 from .checks.learning_signal import LearningSignal
+from .checks.models import check_model_names
+from .checks.options import check_choices, check_generation
 from .checks.repeated_hooks import drop_repeated_hooks
 from .checks.reward_functions import CheckedRewards
 from .checks.trl_seam import check_trl
@@ -74,6 +76,9 @@ class PODSGRPOTrainer(ExactResume, DownSampling, CheckedRewards, PhaseTimes, GRP
             name = model if isinstance(model, str) else get_config_model_id(model.config)
             args = PODSGRPOConfig(f"{name.split('/')[-1]}-PODS-GRPO")
         arguments["args"] = args = with_rollouts(args)
+        check_model_names(arguments)
+        check_choices(args, type(self))
+        check_generation(args, rollout_func=arguments.get("rollout_func"))
         self._learning_signal = LearningSignal(args)
         super().__init__(**arguments)
         self.add_callback(RunRecordCallback(self))

@@ -15,25 +15,25 @@ from typing import Any
 import torch
 
 from .all_ranks import raise_on_all
+from .columns import FROM_TRL, check_names
 from .errors import SetupError
 from .rollout_func import checked_rollouts
 from .trl_seam import Host
-
-# What TRL passes to every reward function beside the columns of the dataset; the last only if there are any.
-FROM_TRL = ("prompts", "completions", "completion_ids", "trainer_state", "log_extra", "log_metric", "environments")
 
 
 class CheckedRewards(Host):
     """
     Checks what reward functions and a `rollout_func` return, on all processes alike.
 
-    Overrides `__init__` (wraps them) and `_calculate_rewards` (raises what they have met once all rewards are there).
+    Overrides `__init__` (checks names, and wraps them) and `_calculate_rewards` (raises what they have met once all
+    rewards are there).
     """
 
     rollout_func: Any
 
     def __init__(self, **kwargs):
         super().__init__(**kwargs)
+        check_names(self)
         self._reward_errors: list[Exception] = []
         self.reward_funcs = self._checked_reward_functions()
         if self.rollout_func is not None:

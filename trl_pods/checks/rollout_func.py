@@ -11,6 +11,7 @@ from contextlib import nullcontext
 from typing import Any
 
 from .all_ranks import fail_together
+from .columns import check_keywords
 from .errors import SetupError
 
 REQUIRED = ("prompt_ids", "completion_ids", "logprobs")
@@ -44,6 +45,7 @@ def check_rollouts(rollouts: Any, num_prompts: int, *, uses_logprobs: bool = Tru
     missing = [key for key in REQUIRED if not isinstance(rollouts, dict) or key not in rollouts]
     if missing:
         raise SetupError(f"`rollout_func` must return a dictionary with {list(REQUIRED)}, but {missing} are missing.")
+    check_keywords("What `rollout_func` returned", rollouts, environments=False)
     given = [key for key in PER_TOKEN if rollouts.get(key) is not None]
     rows = {key: _rows(key, rollouts[key], num_prompts) for key in ("prompt_ids", "completion_ids", *given)}
     for key in given:

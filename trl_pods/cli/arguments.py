@@ -75,6 +75,8 @@ class PODSScriptArguments(GRPOScriptArguments):
     )
 
     def __post_init__(self) -> None:
+        if self.task_kwargs == "None":  # as of all options that may be left out
+            self.task_kwargs = None
         if isinstance(self.task_kwargs, str):
             self.task_kwargs = _json_mapping("task_kwargs", self.task_kwargs)
         if self.dataset_adapter is not None:

@@ -3,16 +3,17 @@
 import functools
 import logging
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
-from datasets import load_dataset
 from transformers import AutoConfig, AutoTokenizer, PreTrainedTokenizerBase
+from transformers.integrations import get_reporting_integration_callbacks
 from trl import get_dataset, get_peft_config, get_quantization_config
 from trl import rewards as trl_rewards
 
-from ..checks.reward_functions import FROM_TRL, check_signature
-from ..data import adapt, check_prompts, drop_long_prompts, load_task
+from ..checks.columns import FROM_TRL
+from ..checks.reward_functions import check_signature
+from ..checks.training import check_training
+from ..data import adapt, check_prompts, drop_long_prompts, load_named, load_task
 from ..resume.checkpoints import checkpoint_to_resume_from
 from ..rewards import REWARDS
 from ..strategies.importing import import_path
@@ -36,6 +37,7 @@ def make_trainer(arguments: Arguments, data: Any) -> PODSGRPOTrainer:
         **(training.model_init_kwargs or {}),
     }
     _check_model(arguments)
+    _check_reporting(training.report_to)
     wanted_by = "eval_seconds" if script.eval_seconds is not None else "eval_strategy"
     evaluates = training.eval_strategy != "no" or script.eval_seconds is not None
     rewards, train_dataset = load_rewards(arguments), _split(data, "dataset_train_split", script.dataset_train_split)
@@ -49,6 +51,7 @@ def make_trainer(arguments: Arguments, data: Any) -> PODSGRPOTrainer:
         quantization_config=get_quantization_config(model),
         peft_config=get_peft_config(model),
     )
+    check_training(trainer)
     WallClockCallback(script.max_seconds, script.save_seconds, script.eval_seconds).attach(trainer)
     return trainer
 
@@ -123,6 +126,15 @@ def _check_model(arguments: Arguments) -> None:
         ) from error
 
 
+def _check_reporting(report_to: list[str]) -> None:
+    """Check that what reports to these services can be built, of which each has its own error where it cannot."""
+    try:
+        for callback in get_reporting_integration_callbacks(report_to):
+            callback()
+    except (ValueError, RuntimeError, ImportError) as error:
+        raise ValueError(f"`report_to` is {report_to!r}, to which nothing can be reported: {error}") from error
+
+
 def _check_rewards(rewards: list[Any], dataset: Any, columns_removed: bool) -> None:
     """Check what reward functions need against the columns, before anything is generated."""
     if dataset.column_names is None:  # streamed
@@ -144,13 +156,7 @@ def _load(arguments: Arguments) -> Any:
         raise ValueError("There is no data to train on. Set `dataset_name` or `datasets`.")
     if script.dataset_adapter == "reasoning_gym":
         return load_task(script.dataset_name, script.task_kwargs)  # type: ignore[arg-type]  # no text any more
-    file = Path(script.dataset_name)
-    if file.is_file():
-        kinds = {".json": "json", ".jsonl": "json", ".parquet": "parquet", ".csv": "csv"}
-        if file.suffix not in kinds:
-            raise ValueError(f"`dataset_name` is the file {str(file)!r}, but files may end in {list(kinds)}.")
-        return load_dataset(kinds[file.suffix], data_files=str(file), streaming=script.dataset_streaming)
-    return load_dataset(script.dataset_name, name=script.dataset_config, streaming=script.dataset_streaming)
+    return load_named(script.dataset_name, script.dataset_config, streaming=script.dataset_streaming)
 
 
 def _load_tokenizer(arguments: Arguments) -> PreTrainedTokenizerBase:

@@ -11,6 +11,8 @@ from rich.table import Table
 from transformers.trainer_utils import has_length
 from transformers.utils import cached_file, is_bitsandbytes_available
 
+from ..checks.errors import SetupError
+from ..checks.options import check_generation
 from ..downsampling.sizes import describe_batch
 from ..trainers import PODSGRPOTrainer
 from .arguments import Arguments
@@ -74,10 +76,10 @@ def _trainer(arguments: Arguments, data: Any, missing: list[str]) -> PODSGRPOTra
     elif reward_model is not None and not _is_here(reward_model):
         missing.append(f"the reward model {reward_model}, which is not on this machine")
     elif data is not None:
-        training.report_to = []
         if training.use_vllm:
             missing.append("vLLM, which is not started for a dry run")
-            training.use_vllm = False
+            check_generation(training)
+            training.use_vllm, training.generation_kwargs = False, None  # which are those of vLLM
         if (model.load_in_4bit or model.load_in_8bit) and not (
             torch.cuda.is_available() and is_bitsandbytes_available()
         ):
@@ -86,9 +88,23 @@ def _trainer(arguments: Arguments, data: Any, missing: list[str]) -> PODSGRPOTra
         with tempfile.TemporaryDirectory() as folder:  # a trainer makes its folder at once
             output_dir, training.output_dir = training.output_dir, folder
             trainer = make_trainer(arguments, data)
+            _make_optimizer(trainer, missing)
             training.output_dir = output_dir
         return trainer
     return None
+
+
+def _make_optimizer(trainer: PODSGRPOTrainer, missing: list[str]) -> None:
+    """Make what training would make first, so that PyTorch and transformers check its options."""
+    try:
+        trainer.create_optimizer_and_scheduler(num_training_steps=max(1, trainer.args.max_steps))
+    except ImportError as error:
+        missing.append(f"the optimizer {trainer.args.optim}, for which a library is not on this machine: {error}")
+    except (ValueError, TypeError) as error:
+        raise SetupError(
+            f"The optimizer and its schedule cannot be made: {error}. Check the learning rate, the optimizer, the "
+            "scheduler, and the options of each."
+        ) from error
 
 
 def _is_here(model: str) -> bool:

@@ -12,10 +12,11 @@ from subprocess import CalledProcessError
 import torch
 from accelerate.commands.config.config_args import default_config_file, load_config_from_file
 from accelerate.commands.launch import launch_command, launch_command_parser
+from torch.distributed.elastic.multiprocessing.api import SignalException
 from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
 from trl.cli.accelerate_config import resolve_accelerate_config_argument
 
-from ..checks.errors import SetupError
+from ..checks.errors import INTERRUPTED, SetupError
 from ..config import PODSGRPOConfig
 
 MODULE = "trl_pods.cli.train"
@@ -58,6 +59,8 @@ class LaunchOptions:
             launch_command(options)
         except ValueError as error:
             raise SetupError(f"{error} See `accelerate launch --help`.") from error
+        except (KeyboardInterrupt, SignalException):  # of which the processes speak
+            sys.exit(INTERRUPTED)
         except (ChildFailedError, CalledProcessError):
             sys.exit("A training process failed. Its error stands above.")
 

@@ -56,7 +56,7 @@ def _grpo(arguments: list[str]) -> None:
 
     with exit_on_user_error("trl-pods grpo"):
         check_early(arguments, "trl-pods grpo")
-    from .train import main as train
+        from .train import main as train
 
     train(arguments, prog="trl-pods grpo")
 

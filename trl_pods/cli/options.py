@@ -58,7 +58,7 @@ class OptionParser(argparse.ArgumentParser):
                 if name == "env":
                     _set_environment(recipe)
                 elif name == "datasets":  # a list of mappings, which no word can say
-                    self.set_defaults(datasets=recipe.value(name))
+                    self.set_defaults(datasets=_mappings(recipe, name))
                 elif name in actions and name != "config":
                     own += self._words_of(recipe, name, actions[name])
                 elif name in self.launcher:
@@ -172,6 +172,18 @@ def _words_for_launcher(recipe: Recipe, name: str, *, is_flag: bool) -> list[str
     if name in ("accelerate_config", "config_file") and not Path(value).is_file() and beside.is_file():
         value = str(beside)
     return [f"--{name}", value]
+
+
+def _mappings(recipe: Recipe, name: str) -> list[dict[str, Any]]:
+    value = recipe.value(name)
+    if value in (None, "None"):
+        return []
+    if not isinstance(value, list) or not all(isinstance(item, dict) for item in value):
+        raise SetupError(
+            f"{recipe.where(name)}: `{name}` is {value!r}, but it must be a list of mappings. Write '- path: json' and "
+            "what belongs to it below."
+        )
+    return value
 
 
 def _set_environment(recipe: Recipe) -> None:

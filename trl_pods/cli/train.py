@@ -7,11 +7,14 @@ Where they ask for several processes it starts them through `accelerate launch`,
 
 import logging
 import os
+import signal
 import sys
 import warnings
+from typing import NoReturn
 
-from ..checks.errors import exit_on_user_error
+from ..checks.errors import INTERRUPTED, exit_on_user_error
 from ..progress import training_progress
+from ..resume.checkpoints import last_complete_checkpoint
 from ..trainers import PODSGRPOTrainer
 from .arguments import Arguments, RecipeParser
 from .build import checkpoint_to_resume, load_data, load_rewards, load_setup, make_trainer
@@ -53,14 +56,34 @@ def set_up(parsed: Arguments) -> None:
 
 def _train(trainer: PODSGRPOTrainer, parsed: Arguments, checkpoint: str | None) -> None:
     args = trainer.args
-    with training_progress(trainer):
-        trainer.train(resume_from_checkpoint=checkpoint)
+    try:
+        with training_progress(trainer):
+            trainer.train(resume_from_checkpoint=checkpoint)
+    except KeyboardInterrupt:
+        _stop(trainer)
     trainer.save_model(args.output_dir)
     trainer.save_state()  # the log, as trainer_state.json
     trainer.create_model_card()  # for adapters, in place of the blank one that PEFT has just written
     trainer.accelerator.print(f"Saved the model and the log (trainer_state.json) in {args.output_dir}.")
     if args.push_to_hub:
         trainer.push_to_hub(dataset_name=parsed.script.dataset_name)
+
+
+def _stop(trainer: PODSGRPOTrainer) -> NoReturn:
+    """End an interrupted training; say how far it came and how to resume it."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # a launcher passes on what this process has got already
+    if trainer.is_world_process_zero():
+        last = last_complete_checkpoint(trainer.args.output_dir)
+        state = trainer.state
+        sys.stderr.write(
+            f"\nInterrupted at step {state.global_step} of {state.max_steps}. "
+            + (
+                f"To resume from {last}, run the same command with `--resume_from_checkpoint true`.\n"
+                if last
+                else "No checkpoint was saved to resume from. Set `save_steps` or `save_seconds` for that.\n"
+            )
+        )
+    sys.exit(INTERRUPTED)
 
 
 def main(arguments: list[str], prog: str) -> None:

@@ -11,6 +11,7 @@ from datasets import Dataset, DatasetDict, Features, IterableDataset, IterableDa
 from transformers import PreTrainedTokenizerBase
 
 from ..answers import last_boxed
+from ..checks.columns import check_dataset_prompts
 
 logger = logging.getLogger(__name__)
 
@@ -116,8 +117,9 @@ def _adapt(
         "answer": adapter.answer,
         "conversational": conversational,
         "system_prompt": system_prompt,
+        "where": where,
     }
-    adapted = dataset.map(_convert, batched=True, fn_kwargs=settings, features=features)
+    adapted = dataset.map(_convert, with_indices=True, batched=True, fn_kwargs=settings, features=features)
     if adapter.answer and not isinstance(adapted, IterableDataset):
         missing = sum(solution is None for solution in adapted["solution"])
         if missing:
@@ -133,11 +135,22 @@ def check_prompts(dataset: Any) -> None:
     for split, part in dataset.items():
         columns = part.column_names
         if columns is not None and "prompt" not in columns:
-            fitting = _fitting(columns)
             raise ValueError(
-                f"The columns of the split {split!r} are {columns}, without `prompt`. Set `dataset_adapter`"
-                + (f" to one of {fitting}." if fitting else f" to one of {list(ADAPTERS)}, or name the columns alike.")
+                f"The columns of the split {split!r} are {columns}, without `prompt`. {_way_to_prompts(columns)}"
             )
+
+
+def _way_to_prompts(columns: list[str]) -> str:
+    conversations = [column for column in ("messages", "conversations") if column in columns]
+    fitting = _fitting(columns)
+    if conversations and not fitting:
+        return (
+            f"No adapter reads whole conversations, as `{conversations[0]}` may hold: make a column `prompt` of each "
+            "without its last answer, as a list of messages."
+        )
+    return "Set `dataset_adapter`" + (
+        f" to one of {fitting}." if fitting else f" to one of {list(ADAPTERS)}, or name the columns alike."
+    )
 
 
 def _fitting(columns: list[str]) -> list[str]:
@@ -164,15 +177,20 @@ def _check_columns(columns: list[str], name: str, adapter: Adapter, where: str) 
 
 def _convert(
     batch: dict[str, list],
+    rows: list[int],
     adapter: str,
     question: str,
     answer: str | None,
     conversational: bool,
     system_prompt: str | None,
+    where: str,
 ) -> dict[str, list]:
-    columns = {"prompt": [_prompt(_text(q, question), conversational, system_prompt) for q in batch[question]]}
+    texts = _texts(batch, question, rows, where)
+    columns = {"prompt": [_prompt(text, conversational, system_prompt) for text in texts]}
     if answer is not None:
-        columns["solution"] = [_solution(value, answer, ADAPTERS[adapter].gold) for value in batch[answer]]
+        gold = ADAPTERS[adapter].gold
+        texts = _texts(batch, answer, rows, where, may_be_missing=True)
+        columns["solution"] = [text and (gold(text) or None) for text in texts]
     return columns
 
 
@@ -183,19 +201,21 @@ def _prompt(question: str, conversational: bool, system_prompt: str | None) -> A
     return ("" if system_prompt is None else system_prompt + "\n\n") + question + "\n"
 
 
-def _solution(value: Any, column: str, gold: Callable[[str], str | None]) -> str | None:
-    is_missing = value is None or value != value  # NaN
-    return None if is_missing else gold(_text(value, column)) or None
-
-
-def _text(value: Any, column: str) -> str:
-    if not isinstance(value, str | int | float):
-        raise ValueError(f"The column {column!r} holds {value!r}, which is not text. Name another column.")
-    return np.format_float_positional(value, trim="-") if isinstance(value, float) else str(value)
+def _texts(batch: dict[str, list], column: str, rows: list[int], where: str, may_be_missing: bool = False) -> list:
+    """The values of a column as text, `None` where one is missing."""
+    values = [None if value != value else value for value in batch[column]]  # NaN
+    for row, value in zip(rows, values, strict=True):
+        if not isinstance(value, str | int | float) and not (value is None and may_be_missing):
+            raise ValueError(
+                f"The column {column!r}{where} holds {value!r} in row {row}, which is not text. Leave such rows out, "
+                "or name another column."
+            )
+    return [np.format_float_positional(x, trim="-") if isinstance(x, float) else x and str(x) for x in values]
 
 
 def drop_long_prompts(dataset: AnyDataset, tokenizer: PreTrainedTokenizerBase, max_prompt_length: int) -> AnyDataset:
     """Leave out the rows whose prompt has too many tokens, and say how many they are."""
+    check_dataset_prompts("dataset", dataset, tokenizer)
     if isinstance(dataset, dict):
         splits = {name: _drop(part, tokenizer, max_prompt_length, f"{name}: ") for name, part in dataset.items()}
         return type(dataset)(splits)

@@ -23,7 +23,9 @@ from datasets import Dataset
 from torch.utils.data import DataLoader, Sampler
 
 from ..checks.all_ranks import fail_together
-from ..checks.batch_sizes import check_dataset, check_evaluation, prompts_per_generation, sampled_prompts
+from ..checks.batch_sizes import check_evaluation, prompts_per_generation, sampled_prompts
+from ..checks.columns import check_dataset_prompts
+from ..checks.training import check_training
 from ..checks.trl_seam import Generated
 from .completions_table import CompletionsTable
 from .metrics import advantages_over_all, reward_metrics, selection_metrics
@@ -40,26 +42,26 @@ class DownSampling(RolloutSelection, CompletionsTable):
     """
     Samples `num_rollouts` rollouts per prompt and goes on with `num_generations` of them, where their rewards differ.
 
-    Overrides `train` (says what a generation batch holds), `get_train_dataloader`, `_get_train_sampler` and
-    `_get_dataloader` (n rows per prompt), `get_eval_dataloader` (checks sizes), `_generate_and_score_completions`
-    (narrows what `_generate` returns; metrics and completions table over all rollouts), `_prepare_inputs` (random
-    numbers as if all rows went on). `_generate` and `_calculate_rewards` are called as the instance has them,
-    overrides in subclasses included. Evaluation is the host's.
+    Overrides `train` (checks, and says what a generation batch holds), `get_train_dataloader`, `_get_train_sampler` and
+    `_get_dataloader` (n rows per prompt), `get_eval_dataloader` (checks sizes and prompts),
+    `_generate_and_score_completions` (narrows what `_generate` returns; metrics and completions table over all
+    rollouts), `_prepare_inputs` (random numbers as if all rows went on). `_generate` and `_calculate_rewards`
+    are called as the instance has them, overrides in subclasses included. Evaluation is the host's.
     """
 
-    def __init__(self, *, args, train_dataset=None, **kwargs):
-        check_dataset(args, train_dataset)
+    def __init__(self, *, args, **kwargs):
         self.num_rollouts = args.num_rollouts
         self._num_prompts, self._num_counted = sampled_prompts(args), prompts_per_generation(args)
         self._random_state: torch.Tensor | None = None  # before the shuffle of a narrower batch
         self._is_reweighted = False  # the generation batch that is being prepared
         with sized_for_rollouts(args):
-            super().__init__(args=args, train_dataset=train_dataset, **kwargs)
+            super().__init__(args=args, **kwargs)
         self.num_generations = args.num_generations
         for table in ("rewards", "extra"):  # their columns take their length when first used, after this
             self._logs[table] = defaultdict(functools.partial(deque, maxlen=self._num_prompts * self.num_rollouts))
 
     def train(self, *args, **kwargs):
+        check_training(self)
         if self.accelerator.is_main_process:
             logger.info(describe_batch(self.args, self.train_dataset, self._not_skipped))
         result = super().train(*args, **kwargs)
@@ -76,9 +78,12 @@ class DownSampling(RolloutSelection, CompletionsTable):
         with self._sampling():
             return super().get_train_dataloader()
 
-    def get_eval_dataloader(self, *args, **kwargs) -> DataLoader:
+    def get_eval_dataloader(self, eval_dataset: Any = None) -> DataLoader:
         check_evaluation(self.args)
-        return super().get_eval_dataloader(*args, **kwargs)
+        dataset = self.eval_dataset if eval_dataset is None else eval_dataset
+        dataset = {dataset: self.eval_dataset[dataset]} if isinstance(dataset, str) else dataset
+        check_dataset_prompts("eval_dataset", dataset, self._tokenizer, with_rows=self.rollout_func is None)
+        return super().get_eval_dataloader(eval_dataset)
 
     def _get_train_sampler(self, dataset: Dataset | None = None) -> Sampler:
         with self._sampling():

@@ -38,6 +38,8 @@ class ExactResume(CompletionsTable):
         if resume_from_checkpoint:
             resume_from_checkpoint = self._checkpoint_of_all(resume_from_checkpoint)
             resumed_at = read_state(resume_from_checkpoint).get("global_step")  # now, because training may remove it
+            if self.accelerator.is_main_process:
+                logger.info(f"Resuming after step {resumed_at}, from {resume_from_checkpoint}.")
         else:
             self._step, self._buffered_inputs = 0, None  # of an earlier training with this trainer
             if self.accelerator.is_main_process:
