@@ -50,6 +50,11 @@ class PODSGRPOConfig(GRPOConfig):
         prompt_oversampling (`float`, *optional*, defaults to `1.0`):
             Number k of prompts to sample per prompt to train: of ceil(k P) prompts, the P whose kept rewards have the
             largest variance go on to the update.
+        rollout_batch_size (`int`, *optional*):
+            Number of rows of a process that `generate` and a reward model take at once in training; a larger one
+            samples faster in more memory. Defaults to the rows that the process trains of a generation batch, so that
+            sampling takes the memory that it takes with `num_rollouts` equal to `num_generations`. vLLM and continuous
+            batching take all rows.
 
     Raises:
         ValueError: A value is out of its range, or the batch sizes do not fit each other.
@@ -109,6 +114,13 @@ class PODSGRPOConfig(GRPOConfig):
         metadata={
             "help": "Number of prompts to sample per prompt to train. Those whose kept rewards have the largest "
             "variance are trained."
+        },
+    )
+    rollout_batch_size: int | None = field(
+        default=None,
+        metadata={
+            "help": "Number of rows of a process that `generate` and a reward model take at once in training; a larger "
+            "one samples faster in more memory. Defaults to the rows that the process trains of a generation batch."
         },
     )
 
