@@ -34,6 +34,8 @@ from trl_pods.strategies import registry
         ({"num_iterations": 1.5}, r"`num_iterations` is 1.5.*a whole number, 1 or more"),
         ({"generation_batch_size": 0}, r"`generation_batch_size` is 0.*1 or more"),
         ({"generation_batch_size": 8.0}, r"`generation_batch_size` is 8.0.*a whole number, 1 or more"),
+        ({"rollout_batch_size": 0}, r"`rollout_batch_size` is 0.*a whole number, 1 or more. Set it so"),
+        ({"rollout_batch_size": 2.5}, r"`rollout_batch_size` is 2.5.*a whole number, 1 or more"),
         ({"num_generations": 1}, r"`num_generations` is 1.*at least 2"),
         ({"num_generations": None}, r"`num_generations` is None.*a whole number"),
         ({"num_generations": "4"}, r"`num_generations` is '4'.*a whole number"),

@@ -172,6 +172,31 @@ def test_logged_pictures_stand_beside_their_prompts(vlm_path, tmp_path):
         assert [grey_and_width(picture) for picture in row] == pictures_of(number_in(prompt))
 
 
+@pytest.mark.parametrize("num_pictures", [(1, 2, 0, 1), (1, 2, 2, 1)])
+def test_rows_in_chunks_are_generated_from_their_own_pictures(num_pictures, vlm_path, tmp_path):
+    """Prompts with the same text and other pictures have the completions that they have in one piece."""
+    text = {"type": "text", "text": "State the final answer 1"}
+    prompts = []
+    for i, count in enumerate(num_pictures):
+        pictures = [tiny_vlm.make_picture(60 * i + 20 * j + 5, 1 + (i + j) % 3) for j in range(count)]
+        content = [*({"type": "image", "image": picture} for picture in pictures), text]
+        prompts += [[{"role": "user", "content": content}]] * 4
+    processor = tiny_vlm.make_processor()
+    in_chunks, in_one_piece = (
+        make_trainer(
+            *(vlm_path, judge, tmp_path),
+            rollout_batch_size=rollout_batch_size,
+            generation_kwargs=tiny_vlm.generation_kwargs(processor) | {"do_sample": False},
+            processing_class=processor,
+        )
+        for rollout_batch_size in (3, 16)
+    )
+    in_chunks.model.train(), in_one_piece.model.train()
+    expected = in_one_piece._generate(prompts)[1]
+    assert len({tuple(ids) for ids in expected}) == 4, "pictures do not matter, so nothing was checked"
+    assert in_chunks._generate(prompts)[1] == expected
+
+
 # Tools that answer with a picture
 
 
@@ -221,9 +246,10 @@ def train_with_drawings(reward, output_dir, **arguments):
 
 @pytest.mark.feature("images that tools return")
 @not_in_trl_1_10("pictures that tools return do not reach the update where no prompt has any")
-def test_pictures_from_tools_stay_with_the_rows_that_called(tmp_path):
+@pytest.mark.parametrize("rollout_batch_size", [16, 2])
+def test_pictures_from_tools_stay_with_the_rows_that_called(rollout_batch_size, tmp_path):
     judge = Judge()
-    trainer = train_with_drawings(judge, tmp_path, max_steps=3)
+    trainer = train_with_drawings(judge, tmp_path, max_steps=3, rollout_batch_size=rollout_batch_size)
     num_pictures = 0
     for inputs in trainer.trained:
         found = tiny_vlm.values_of(inputs["pixel_values"], inputs["image_grid_thw"], inputs["num_images"])

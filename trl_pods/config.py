@@ -54,6 +54,11 @@ class PODSGRPOConfig(GRPOConfig):
         drop_open_generation_batch (`bool`, *optional*, defaults to `False`):
             Whether to begin with a new generation batch where training resumes within one, as TRL does. It is needed
             where `num_rollouts`, `num_generations`, batch sizes or the number of processes have changed since.
+        rollout_batch_size (`int`, *optional*):
+            Number of rows of a process that `generate` and a reward model take at once in training; a larger one
+            samples faster in more memory. Defaults to the rows that the process trains of a generation batch, so that
+            sampling takes the memory that it takes with `num_rollouts` equal to `num_generations`. vLLM and continuous
+            batching take all rows.
 
     Raises:
         ValueError: A value is out of its range, or the batch sizes do not fit each other.
@@ -120,6 +125,13 @@ class PODSGRPOConfig(GRPOConfig):
         metadata={
             "help": "Whether to begin with a new generation batch where training resumes within one, as TRL does: for "
             "sizes that have changed since."
+        },
+    )
+    rollout_batch_size: int | None = field(
+        default=None,
+        metadata={
+            "help": "Number of rows of a process that `generate` and a reward model take at once in training; a larger "
+            "one samples faster in more memory. Defaults to the rows that the process trains of a generation batch."
         },
     )
 

@@ -2,7 +2,8 @@
 `PODSGRPOTrainer`: sample n rollouts per prompt, train on m of them.
 
 How it departs from `GRPOTrainer`: `downsampling/mixin.py` selects and narrows, `resume/exact_resume.py` completes
-checkpoints, `checks/reward_functions.py` checks what user code returns, `timing.py` times the phases of a step.
+checkpoints, `checks/reward_functions.py` checks what user code returns, `downsampling/chunks.py` bounds the memory of
+sampling, `timing.py` times the phases of a step.
 """
 
 import functools
@@ -20,6 +21,7 @@ from .checks.repeated_hooks import drop_repeated_hooks
 from .checks.reward_functions import CheckedRewards
 from .checks.trl_seam import check_trl
 from .config import PODSGRPOConfig, with_rollouts
+from .downsampling.chunks import InChunks
 from .downsampling.mixin import DownSampling
 from .resume.exact_resume import ExactResume
 from .runs.model_card import PAPER, complete_model_card
@@ -27,7 +29,7 @@ from .runs.record import RunRecordCallback
 from .timing import PhaseTimes
 
 
-class PODSGRPOTrainer(ExactResume, DownSampling, CheckedRewards, PhaseTimes, GRPOTrainer):
+class PODSGRPOTrainer(ExactResume, DownSampling, CheckedRewards, InChunks, PhaseTimes, GRPOTrainer):
     """
     Trainer for GRPO with policy optimisation on down-sampled rollouts (PODS, arXiv 2504.13818).
 

@@ -13,7 +13,7 @@ from trl import GRPOConfig
 
 _AT_LEAST_1 = (
     *("per_device_train_batch_size", "gradient_accumulation_steps", "steps_per_generation", "num_iterations"),
-    "generation_batch_size",
+    *("generation_batch_size", "rollout_batch_size"),
 )
 
 
@@ -33,7 +33,7 @@ def count_sampled_prompts(num_prompts: int, oversampling: float) -> int:
 
 
 def check_numbers(args: GRPOConfig) -> None:
-    """Check the numbers that TRL divides by."""
+    """Check the numbers of rows and steps, by which TRL divides."""
     for name in _AT_LEAST_1:
         value = getattr(args, name)
         if value is not None and not (isinstance(value, Integral) and int(value) >= 1):

@@ -12,6 +12,7 @@ SUPPORTED_TRL = ">=1.10,<2"
 # Method -> the names of its parameters. `...` ends a list that may grow.
 SEAM = {
     "_generate": ("self", "prompts"),
+    "_generate_single_turn": ("self", "prompt_ids", "images", "multimodal_fields", ...),
     "_calculate_rewards": ("self", "inputs", "prompts", "completions", "completion_ids_list"),
     "_generate_and_score_completions": ("self", "inputs"),
     "_get_per_token_logps_and_entropies": ("self", ...),

@@ -9,6 +9,7 @@ import copy
 from collections.abc import Iterator
 from typing import Any
 
+import numpy as np
 import torch
 from accelerate.utils import gather_object
 
@@ -16,6 +17,9 @@ from ..checks.trl_seam import Generated
 
 # A column is one value for each row; its key says where it stands in the batch.
 Columns = dict[Any, list]
+
+# Numbers of each token, and the kind of array that holds what TRL's tensors of them hold.
+_PER_TOKEN = {"prompt_ids": np.int32, "completion_ids": np.int32, "tool_mask": np.int8, "logprobs": np.float32}
 
 
 def columns_of(generated: Generated, num_rows: int) -> Columns:
@@ -61,12 +65,27 @@ def keep_rows(
         own = (shares[process_index] - process_index * num_rows).tolist()
         return {key: [values[i] for i in own] for key, values in columns.items()}
     held = kept[kept // num_rows == process_index] - process_index * num_rows
-    rows = gather_object([{key: values[i] for key, values in columns.items()} for i in held.tolist()])
+    rows = gather_object([pack({key: values[i] for key, values in columns.items()}) for i in held.tolist()])
     size = shares.size(1)
-    rows = rows[process_index * size : (process_index + 1) * size]
+    rows = [unpack(row) for row in rows[process_index * size : (process_index + 1) * size]]
     # A process whose batch has no images lacks that column, where another has it.
     keys = dict.fromkeys([*columns, *(key for row in rows for key in row)])
     return {key: [row.get(key) for row in rows] for key in keys}
+
+
+def pack(row: dict[Any, Any]) -> dict[Any, Any]:
+    """Make arrays of a row's lists of numbers, which are smaller to send and read at once; `None` has no place there."""
+    packed = {
+        key: np.array(row[key], dtype=kind)
+        for key, kind in _PER_TOKEN.items()
+        if key in row and None not in row[key]  # a log-prob that vLLM could not compute
+    }
+    return row | packed
+
+
+def unpack(row: dict[Any, Any]) -> dict[Any, Any]:
+    """Make lists of the arrays of [`pack`]."""
+    return row | {key: row[key].tolist() for key in _PER_TOKEN if isinstance(row.get(key), np.ndarray)}
 
 
 def copies_for_rewards(inputs: list[dict[str, Any]], prompts: list, generated: Generated) -> tuple[list, ...]:
