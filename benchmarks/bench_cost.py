@@ -129,6 +129,7 @@ def train(training: Training, start_models: str) -> dict[str, Any]:
                 reward_weights=[0.0, 1.0] if regime.task == "spell_backward" else [1.0, 0.0],
                 num_rollouts=method.n,
                 num_generations=method.m,
+                rollout_batch_size=2 * NUM_PROMPTS * method.n,  # all at once
                 zero_variance=method.zero_variance,
                 prompt_oversampling=method.prompt_oversampling,
                 per_device_train_batch_size=NUM_PROMPTS * method.m,

@@ -24,6 +24,8 @@ class InChunks(Host):
     the first turn alone, so there they take all rows at once.
     """
 
+    reward_funcs: list[Any]
+
     def __init__(self, **kwargs):
         super().__init__(**kwargs)
         self.reward_funcs = [

@@ -74,7 +74,7 @@ def keep_rows(
 
 
 def pack(row: dict[Any, Any]) -> dict[Any, Any]:
-    """Make arrays of a row's lists of numbers, which are smaller to send and read at once; `None` has no place there."""
+    """Make arrays of a row's lists of numbers, which are smaller and faster to read; `None` has no place there."""
     packed = {
         key: np.array(row[key], dtype=kind)
         for key, kind in _PER_TOKEN.items()
