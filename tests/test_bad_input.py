@@ -239,6 +239,7 @@ def test_a_rule_that_writes_into_its_arguments_spoils_nothing(model_path, tmp_pa
         return torch.arange(num_kept).expand(len(rewards), -1)
 
     arguments = {"down_sampling": "vandal", "selection_reward": "distinct_characters", "num_rollouts": 8}
+    arguments["rollout_batch_size"] = 16  # with these rollouts the first ones' rewards differ
     trainer = PODSGRPOTrainer(
         model_path,
         tiny.distinct_characters,
@@ -273,4 +274,6 @@ def test_the_config_class_adds_exactly_the_interface():
         "exclude_truncated": False,
         "zero_variance": "skip",
         "prompt_oversampling": 1.0,
+        "drop_open_generation_batch": False,
+        "rollout_batch_size": None,
     }

@@ -296,6 +296,7 @@ def test_case_98_conversations_are_not_sent_to_an_adapter(column):
 INTERRUPTING = """
 import os, signal
 
+signal.signal(signal.SIGINT, signal.default_int_handler)  # jobs in the background ignore it
 calls = 0
 
 def interrupt(completions, **kwargs):

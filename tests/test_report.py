@@ -37,6 +37,7 @@ def run(model_path, tmp_path_factory) -> Path:
         eval_steps=2,
         per_device_eval_batch_size=8,
         log_completions=True,
+        rollout_batch_size=16,  # no completion of these begins a line
         max_steps=6,
     )
     WallClockCallback().attach(trainer)

@@ -86,7 +86,7 @@ def test_resuming_with_prompts_left_out_is_bit_identical(zero_variance, model_pa
 
 
 def test_another_oversampling_is_refused(model_path, checkpoint):
-    with pytest.raises(SetupError, match=r"saved with `prompt_oversampling` 1.0 \(now 2\)"):
+    with pytest.raises(SetupError, match=r"within a generation batch, with `prompt_oversampling` 1.0 \(now 2\)"):
         resume(model_path, checkpoint, prompt_oversampling=2)
 
 

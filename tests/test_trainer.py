@@ -177,6 +177,7 @@ def test_advantages_over_all_are_those_of_grpo_with_n(aggregation, scale_rewards
         tmp_path / "pods",
         capturing(PODSGRPOTrainer),
         num_rollouts=16,
+        rollout_batch_size=32,  # all at once, as GRPO samples them
         advantage_statistics="all",
         **common,
     )

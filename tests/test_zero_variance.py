@@ -383,7 +383,7 @@ def test_more_prompts_than_the_dataset_has_are_refused(model_path, tmp_path):
     with pytest.raises(
         ValueError, match=r"`train_dataset` has 16 prompts, but one generation batch takes 20 .*`prompt_ov"
     ):
-        make_trainer(model_path, tmp_path, prompt_oversampling=5)
+        make_trainer(model_path, tmp_path, prompt_oversampling=5).train()
 
 
 def test_prompts_that_do_not_divide_over_processes_are_refused_with_values_that_work(tmp_path, monkeypatch):
