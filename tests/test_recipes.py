@@ -59,7 +59,9 @@ def test_it_states_purpose_hardware_launch_and_override(name):
 @pytest.mark.parametrize("name", [name for name in ALL if name.endswith("_pods.yaml")])
 def test_its_twin_differs_in_the_keys_of_pods_alone(name):
     pods, grpo = values_of(name), values_of(name.replace("_pods", "_grpo"))
-    assert {key for key in pods.keys() | grpo.keys() if pods.get(key) != grpo.get(key)} - {"rollout_batch_size"} == OF_PODS
+    assert {key for key in pods.keys() | grpo.keys() if pods.get(key) != grpo.get(key)} - {
+        "rollout_batch_size"
+    } == OF_PODS
     assert grpo["num_rollouts"] == grpo["num_generations"] == pods["num_generations"]
     assert pods["num_rollouts"] > pods["num_generations"]
 
