@@ -117,7 +117,9 @@ def main() -> None:
     batches = []
     with ProcessPoolExecutor(1, mp_context=spawn, max_tasks_per_child=1) as pool:
         for num_rollouts, at_once in BATCHES:
-            memory, seconds = zip(*(pool.submit(measure, num_rollouts, at_once, seed).result() for seed in SEEDS))
+            memory, seconds = zip(
+                *(pool.submit(measure, num_rollouts, at_once, seed).result() for seed in SEEDS), strict=True
+            )
             batches.append(
                 {
                     "rollouts": num_rollouts,
