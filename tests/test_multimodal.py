@@ -273,7 +273,7 @@ def test_a_batch_whose_pictures_are_all_in_dropped_rows_trains(tmp_path):
         rewards = [score(*ids) for ids in completion_ids]
         return [None if drawn else reward for drawn, reward in zip(has_picture, rewards, strict=True)]
 
-    trainer = train_with_drawings(without_pictures, tmp_path)
+    trainer = train_with_drawings(without_pictures, tmp_path, rollout_batch_size=64)  # of these, some draw
     assert any(drawn)
     assert all("pixel_values" not in inputs for inputs in trainer.trained)
     assert_aligned(trainer, reward_of=lambda row: score(*row["completion"]))
