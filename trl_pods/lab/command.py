@@ -205,12 +205,12 @@ def main(arguments: list[str], prog: str) -> None:
     """Run the script as a command: user errors are reported without a traceback."""
     set_up_output()
     signal.signal(signal.SIGTERM, _end)
-    try:
-        with exit_on_user_error(prog):
+    with exit_on_user_error(prog):
+        try:
             run(arguments, prog)
-    except KeyboardInterrupt:
-        print("\nInterrupted. The same command resumes from what is finished.", file=sys.stderr)
-        sys.exit(130)
+        except KeyboardInterrupt:
+            print("\nInterrupted. The same command resumes from what is finished.", file=sys.stderr)
+            sys.exit(130)
 
 
 def _end(number: int, frame: Any) -> None:
