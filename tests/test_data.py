@@ -101,6 +101,12 @@ def test_rows_without_an_answer_are_kept_and_counted(adapter, row, caplog):
     assert f"in 1 of 3 rows of the split 'train' by the adapter {adapter!r}" in caplog.text
 
 
+def test_nothing_is_no_answer_and_a_zero_is_text():
+    rows = Dataset.from_list([{"question": i, "answer": answer} for i, answer in enumerate(["", "x"])])
+    adapted = adapt(rows, "question_answer", conversational=False)
+    assert adapted["solution"][:] == [None, "x"] and adapted["prompt"][:] == ["0\n", "1\n"]
+
+
 def test_a_first_batch_without_answers_does_not_fix_the_type():
     rows = [{"question": "q", "answer": None}] * 1000 + samples.question_answer_rows(1)
     assert adapt(Dataset.from_list(rows), "question_answer", conversational=False)["solution"][-1] == "1"

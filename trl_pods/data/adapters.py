@@ -190,7 +190,7 @@ def _convert(
     if answer is not None:
         gold = ADAPTERS[adapter].gold
         texts = _texts(batch, answer, rows, where, may_be_missing=True)
-        columns["solution"] = [text and (gold(text) or None) for text in texts]
+        columns["solution"] = [None if text is None else gold(text) or None for text in texts]
     return columns
 
 
@@ -210,7 +210,11 @@ def _texts(batch: dict[str, list], column: str, rows: list[int], where: str, may
                 f"The column {column!r}{where} holds {value!r} in row {row}, which is not text. Leave such rows out, "
                 "or name another column."
             )
-    return [np.format_float_positional(x, trim="-") if isinstance(x, float) else x and str(x) for x in values]
+    return [None if value is None else _text(value) for value in values]
+
+
+def _text(value: str | int | float) -> str:
+    return np.format_float_positional(value, trim="-") if isinstance(value, float) else str(value)
 
 
 def drop_long_prompts(dataset: AnyDataset, tokenizer: PreTrainedTokenizerBase, max_prompt_length: int) -> AnyDataset:
