@@ -12,7 +12,6 @@ seconds. Three seeds each; ratios are of medians. It reads Linux's /proc and tak
 import multiprocessing
 import pickle
 import random
-import re
 import statistics
 import tempfile
 import time
@@ -26,20 +25,13 @@ from transformers import AutoTokenizer, LlamaConfig, LlamaForSequenceClassificat
 from trl_pods import PODSGRPOConfig, PODSGRPOTrainer
 from trl_pods.downsampling.rows import pack, unpack
 
-from .environment import ON_CPU, report, save_model
+from .environment import ON_CPU, megabytes, report, save_model
 
 M, LENGTH, SEEDS = 16, 192, (1, 2, 3)
 SIZES = {"hidden_size": 256, "num_layers": 8}
 # n, and the rows at once
 BATCHES = [(16, None), (64, None), (256, None), (64, 64), (256, 256)]
 NUM_ROWS, NUM_TOKENS = 256, 16_000  # that are exchanged
-
-
-def megabytes(what: str) -> float:
-    """Of this process: `VmRSS`, what is resident now, or `VmHWM`, its peak since the last reset."""
-    found = re.search(rf"{what}:\s+(\d+)", Path("/proc/self/status").read_text())
-    assert found
-    return int(found[1]) / 1024
 
 
 class Measured(PODSGRPOTrainer):

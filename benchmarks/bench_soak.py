@@ -19,7 +19,7 @@ from transformers import TrainerCallback
 
 from trl_pods import PODSGRPOConfig, PODSGRPOTrainer
 
-from .environment import ON_CPU, report, save_model
+from .environment import ON_CPU, megabytes, report, save_model
 
 TENTHS = 10
 
@@ -37,13 +37,7 @@ class Watch(TrainerCallback):
 
     def on_step_end(self, args, state, control, **kwargs):
         self.seconds.append(time.perf_counter() - self._started)
-        self.megabytes.append(resident())
-
-
-def resident() -> float:
-    """MB that the process holds."""
-    [line] = [line for line in Path("/proc/self/status").read_text().splitlines() if line.startswith("VmRSS")]
-    return int(line.split()[1]) / 1024
+        self.megabytes.append(megabytes("VmRSS"))
 
 
 def main() -> None:

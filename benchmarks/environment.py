@@ -3,6 +3,7 @@
 import json
 import os
 import platform
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -56,6 +57,13 @@ def report(name: str, result: dict[str, Any]) -> None:
     RESULTS.mkdir(exist_ok=True)
     (RESULTS / f"{name}.json").write_text(json.dumps(result, indent=2) + "\n")
     print(json.dumps(result))
+
+
+def megabytes(what: str) -> float:
+    """Of this process, on Linux: `VmRSS`, what is resident now, or `VmHWM`, its peak since the last reset."""
+    found = re.search(rf"{what}:\s+(\d+)", Path("/proc/self/status").read_text())
+    assert found
+    return int(found[1]) / 1024
 
 
 def save_model(path: Path, hidden_size: int = 128, num_layers: int = 4) -> str:
