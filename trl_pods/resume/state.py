@@ -90,14 +90,15 @@ def load_state(trainer: Any, checkpoint: Path | str) -> None:
             f"The checkpoint {str(checkpoint)!r} was saved within a generation batch, with {', '.join(changed)}, so "
             "training cannot go on in it. Set what was, or `drop_open_generation_batch` to begin with a new one."
         )
-    is_new = bool(changed) or trainer.args.drop_open_generation_batch
-    trainer._step = 0 if is_new else state["step"]
-    trainer._buffered_inputs = None if is_new else buffered or None
+    if changed or trainer.args.drop_open_generation_batch:  # training begins with a new generation batch
+        state, buffered = state | {"step": 0, "table": {}}, []
+    trainer._step = state["step"]
+    trainer._buffered_inputs = buffered or None
     trainer._metrics["train"].clear()  # of a training that this trainer has not finished
     for name, values in state["metrics"].items():
         trainer._metrics["train"][name].extend(values)
     trainer._learning_signal.load_state(state["learning_signal"])
-    set_saved_table(trainer, {} if is_new else state["table"])
+    set_saved_table(trainer, state["table"])
     for name in ENTROPY_CONTROL:
         setattr(trainer, name, state["entropy_control"][name])
 
