@@ -7,7 +7,7 @@ import torch
 from trl import GRPOConfig
 
 from .checks.batch_sizes import check_batches, check_numbers, check_rollouts, check_zero_variance
-from .checks.options import read_dictionaries
+from .checks.options import no_dictionary, read_dictionaries
 from .downsampling.selection import check_strategy_kwargs
 from .strategies.registry import get_strategy
 
@@ -185,6 +185,8 @@ def resolve_rollouts(args: GRPOConfig) -> None:
             f"`advantage_statistics` is {args.advantage_statistics!r}, but it must be 'kept' or 'all'. Use 'kept' for "
             "the paper's advantages."
         )
+    if not isinstance(args.down_sampling_kwargs, dict | None):
+        raise no_dictionary("down_sampling_kwargs", args.down_sampling_kwargs)
     try:
         strategy = get_strategy(args.down_sampling)
     except ValueError as error:

@@ -1,9 +1,10 @@
 """User errors, and how the command line reports them."""
 
+import difflib
 import os
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 
 INTERRUPTED = 130  # what a shell makes of Ctrl-C
@@ -13,9 +14,19 @@ class SetupError(ValueError):
     """A user error, in the recipe, on the command line or on the machine: reported without a traceback."""
 
 
+def did_you_mean(word: str, known: Iterable[str], otherwise: str) -> str:
+    """The nearest known word as a question, or what to do otherwise."""
+    nearest = difflib.get_close_matches(word, known, n=1)
+    return f"Did you mean {nearest[0]!r}?" if nearest else otherwise
+
+
 @contextmanager
-def exit_on_user_error(prog: str) -> Iterator[None]:
-    """End the process without a traceback where the `with` block raises a [`SetupError`], or is interrupted."""
+def exit_on_user_error(prog: str, interrupted: str | None = None) -> Iterator[None]:
+    """
+    End the process without a traceback where the `with` block raises a [`SetupError`], or is interrupted.
+
+    `interrupted` is what to say then.
+    """
     try:
         yield
     except SetupError as error:
@@ -25,5 +36,5 @@ def exit_on_user_error(prog: str) -> Iterator[None]:
         sys.exit(2)
     except KeyboardInterrupt:
         if os.environ.get("RANK", "0") == "0":
-            print(f"\n{prog}: interrupted", file=sys.stderr, flush=True)
+            print(f"\n{interrupted or f'{prog}: interrupted'}", file=sys.stderr, flush=True)
         sys.exit(INTERRUPTED)

@@ -1,6 +1,5 @@
 """Options that TRL reads late or not at all: dictionaries, fixed choices, what generation takes."""
 
-import difflib
 import inspect
 import json
 import math
@@ -9,6 +8,8 @@ from typing import Any
 
 from transformers import GenerationConfig
 from trl import GRPOConfig, GRPOTrainer
+
+from .errors import did_you_mean
 
 _FILES = ("accelerator_config", "deepspeed", "fsdp_config")  # options that may name a file in place of a dictionary
 
@@ -34,19 +35,26 @@ def read_dictionaries(args: GRPOConfig) -> None:
         text = getattr(args, name)
         if text == "None":
             setattr(args, name, None)
-        elif isinstance(text, str) and not _is_mapping(text) and not (name in _FILES and Path(text).is_file()):
-            file = ", or the path of a file" if name in _FILES else ""
-            raise ValueError(
-                f"`{name}` is {text!r}, but it must be a dictionary{file}. On the command line write it as JSON, for "
-                "example '{\"name\": 1}'."
-            )
+        elif isinstance(text, str) and not (name in _FILES and Path(text).is_file()) and json_mapping(text) is None:
+            raise no_dictionary(name, text)
 
 
-def _is_mapping(text: str) -> bool:
+def no_dictionary(name: str, value: Any) -> ValueError:
+    """The error of an option that is no dictionary."""
+    file = ", or the path of a file" if name in _FILES else ""
+    return ValueError(
+        f"`{name}` is {value!r}, but it must be a dictionary{file}. On the command line write it as JSON, for example "
+        "'{\"name\": 1}'."
+    )
+
+
+def json_mapping(text: str) -> dict[str, Any] | None:
+    """The mapping that a text is as JSON, if it is one."""
     try:
-        return isinstance(json.loads(text), dict)
+        values = json.loads(text)
     except json.JSONDecodeError:
-        return False
+        return None
+    return values if isinstance(values, dict) else None
 
 
 def check_choices(args: GRPOConfig, trainer_class: type) -> None:
@@ -54,8 +62,7 @@ def check_choices(args: GRPOConfig, trainer_class: type) -> None:
     for name, (method, choices) in CHOICES.items():
         value = getattr(args, name)
         if value not in choices and _is_of_trl(method, trainer_class):
-            nearest = difflib.get_close_matches(str(value), choices, n=1)
-            hint = f"Did you mean {nearest[0]!r}?" if nearest else "Choose one of them."
+            hint = did_you_mean(str(value), choices, "Choose one of them.")
             raise ValueError(f"`{name}` is {value!r}, but it must be one of {list(choices)}. {hint}")
 
 
@@ -78,9 +85,7 @@ def check_generation(args: GRPOConfig, *, rollout_func: Any = None) -> None:
     for name, value in (args.generation_kwargs or {}).items():
         sets = f"`generation_kwargs` sets {name!r} to {value!r}, but"
         if known is not None and name not in known:
-            nearest = difflib.get_close_matches(name, known, n=1)
-            hint = f"Did you mean {nearest[0]!r}?" if nearest else "Remove it."
-            raise ValueError(f"{sets} generation has no such option. {hint}")
+            raise ValueError(f"{sets} generation has no such option. {did_you_mean(name, known, 'Remove it.')}")
         if name in ("n", "num_return_sequences") and value != 1:
             raise ValueError(f"{sets} the rollouts of a prompt are counted by `num_rollouts`. Set that instead.")
         if name in ("max_new_tokens", "max_tokens", "max_length") and value != args.max_completion_length:

@@ -4,7 +4,6 @@ What `trl-pods grpo` accepts: the arguments of `trl grpo`, the fields of PODS, a
 It is parsed strictly. Whatever is unknown or of a wrong type is named with its place in the recipe.
 """
 
-import json
 import re
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
@@ -17,6 +16,7 @@ from trl import DatasetMixtureConfig, ModelConfig, TrlParser
 from trl.scripts.grpo import GRPOScriptArguments
 
 from ..checks.errors import SetupError
+from ..checks.options import json_mapping
 from ..config import PODSGRPOConfig
 from ..data import check_adapter
 from ..wall_clock import WallClockCallback
@@ -161,10 +161,7 @@ def explained(recipe: Recipe, *more: type[Exception]) -> Iterator[None]:
 
 
 def _json_mapping(name: str, text: str) -> dict[str, Any]:
-    try:
-        values = json.loads(text)
-    except json.JSONDecodeError:
-        values = None
-    if not isinstance(values, dict):
+    values = json_mapping(text)
+    if values is None:
         raise ValueError(f"`{name}` is {text!r}, but it must be a mapping. Write it as JSON: '{{\"size\": 100}}'.")
     return values

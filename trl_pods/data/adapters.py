@@ -1,6 +1,5 @@
 """Adapters: the columns of published datasets as TRL's `prompt`, and a `solution` for rewards to compare with."""
 
-import difflib
 import logging
 import re
 from collections.abc import Callable
@@ -12,6 +11,7 @@ from transformers import PreTrainedTokenizerBase
 
 from ..answers import last_boxed
 from ..checks.columns import check_dataset_prompts
+from ..checks.errors import did_you_mean
 
 logger = logging.getLogger(__name__)
 
@@ -68,8 +68,7 @@ def list_adapters() -> dict[str, str]:
 def check_adapter(name: str) -> None:
     """Check that there is an adapter of that name."""
     if name not in ADAPTERS:
-        nearest = difflib.get_close_matches(name, ADAPTERS, n=1)
-        hint = f"Did you mean {nearest[0]!r}?" if nearest else "Choose one of them."
+        hint = did_you_mean(name, ADAPTERS, "Choose one of them.")
         raise ValueError(f"`dataset_adapter` is {name!r}, but the adapters are {list(ADAPTERS)}. {hint}")
 
 

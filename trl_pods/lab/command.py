@@ -205,12 +205,8 @@ def main(arguments: list[str], prog: str) -> None:
     """Run the script as a command: user errors are reported without a traceback."""
     set_up_output()
     signal.signal(signal.SIGTERM, _end)
-    with exit_on_user_error(prog):
-        try:
-            run(arguments, prog)
-        except KeyboardInterrupt:
-            print("\nInterrupted. The same command resumes from what is finished.", file=sys.stderr)
-            sys.exit(130)
+    with exit_on_user_error(prog, interrupted="Interrupted. The same command resumes from what is finished."):
+        run(arguments, prog)
 
 
 def _end(number: int, frame: Any) -> None:
