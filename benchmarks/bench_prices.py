@@ -58,6 +58,7 @@ def measure(engine: str, size: str) -> dict[str, float]:
                 output_dir=folder,
                 num_rollouts=N,
                 num_generations=M,
+                rollout_batch_size=NUM_PROMPTS * N,  # all at once
                 zero_variance="train",
                 per_device_train_batch_size=NUM_PROMPTS * M,
                 max_completion_length=COMPLETION_LENGTH,
