@@ -232,15 +232,14 @@ def double(value: int) -> str:
 
 @ends_turns_at_any_stop_token
 def test_case_52_truncated_completions_with_tool_results_are_masked_in_their_rows(tool_model_path, tmp_path):
-    judge = Judge()
-    arguments = {"tool": "double", "tools": [double], "mask_truncated_completions": True}
-    trainer = train_with_tools(tool_model_path, judge, tmp_path, **arguments)
+    arguments = {"tool": "double", "tools": [double], "mask_truncated_completions": True, "num_rollouts": 4}
+    trainer = train_with_tools(tool_model_path, Judge(), tmp_path, **arguments)
     masks = [inputs["completion_mask"] for inputs in trainer.trained]
     assert {True, False} == {bool(row.any()) for mask in masks for row in mask}
     assert any((mask > inputs["tool_mask"]).any() for mask, inputs in zip(masks, trainer.trained))
     for mask, inputs in zip(masks, trainer.trained):
         assert inputs["num_items_in_batch"] == (mask * inputs["tool_mask"]).sum()
-    assert_aligned(trainer, judge)
+    assert_aligned(trainer)
 
 
 # Adapters

@@ -85,6 +85,25 @@ def test_case_113_a_second_training_does_not_go_on_with_the_batch_of_the_first(n
 
 
 @pytest.mark.long
+@pytest.mark.parametrize("num_rollouts", [4, 8])
+def test_case_116_a_judge_is_told_how_many_completions_a_prompt_has(num_rollouts, model_path, tmp_path):
+    seen = []
+
+    def ranks(prompts, completions, trainer_state, **kwargs):
+        size = trainer_state.num_rollouts
+        groups = [prompts[i : i + size] for i in range(0, len(prompts), size)]
+        assert all(len(set(group)) == 1 for group in groups) and len({group[0] for group in groups}) == len(groups)
+        seen.append(size)
+        return [float(i % size) for i in range(len(completions))]
+
+    arguments = {"num_rollouts": num_rollouts, "num_generations_eval": 2, "eval_strategy": "steps", "eval_steps": 1}
+    trainer = make_trainer(model_path, ranks, tmp_path, **arguments, eval_dataset=tiny.make_dataset(4))
+    trainer.train()
+    trainer.save_state()
+    assert seen == [num_rollouts, 2, num_rollouts, 2]
+    assert "num_rollouts" not in (tmp_path / "trainer_state.json").read_text()
+
+
 def test_case_93_nor_is_it_on_two_processes(model_path, tmp_path):
     """With groups that straddle them."""
     script = tmp_path / "script.py"

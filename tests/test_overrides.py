@@ -1,11 +1,16 @@
 """The trainer in front of other trainers, overrides in subclasses, and trainers that were never built."""
 
+import json
+from pathlib import Path
 from types import SimpleNamespace
 
+import commands
 import pytest
 import tiny
 import torch
+from overrides_worker import overridden
 from recording import make_trainer
+from torch.utils.data import DataLoader
 from trl import GRPOTrainer
 from trl.experimental.gmpo import GMPOTrainer
 
@@ -41,7 +46,7 @@ def test_positional_arguments_are_those_of_grpo_trainer(model_path, tmp_path):
 
 @pytest.mark.parametrize("patched", [False, True])
 @pytest.mark.parametrize("num_rollouts", [4, 8])
-def test_an_override_of_the_rewards_sees_all_rollouts_and_decides(num_rollouts, patched, model_path, tmp_path):
+def test_case_94_an_override_of_the_rewards_sees_all_rollouts_and_decides(num_rollouts, patched, model_path, tmp_path):
     seen = []
 
     def negated(calculate):
@@ -66,6 +71,73 @@ def test_an_override_of_the_rewards_sees_all_rollouts_and_decides(num_rollouts, 
     assert trainer.state.log_history[0]["reward"] < 0
     if num_rollouts > args.num_generations:
         assert trainer.state.log_history[0]["pods/kept_reward"] < 0
+
+
+METHODS = ("_generate", "_generate_single_turn", "_calculate_rewards", "_compute_loss")
+
+
+@pytest.mark.parametrize("patched", [False, True])
+@pytest.mark.parametrize("name", METHODS)
+def test_case_94_overrides_take_part_as_in_trl(name, patched, model_path, tmp_path):
+    found = overridden(PODSGRPOTrainer, name, patched, model_path, tmp_path / "pods", num_rollouts=4)
+    expected = overridden(GRPOTrainer, name, patched, model_path, tmp_path / "grpo")
+    plain = overridden(GRPOTrainer, "", patched, model_path, tmp_path / "plain")
+    assert all(torch.equal(found[key], expected[key]) for key in expected)
+    assert any((expected[key] != plain[key]).any() for key in plain)
+
+
+def test_case_94_they_do_on_two_processes(model_path, tmp_path):
+    commands.torchrun(Path(__file__).with_name("overrides_worker.py"), model_path, tmp_path, *METHODS)
+    for name in METHODS:
+        found, expected = (torch.load(tmp_path / f"{kind}.{name}.pt") for kind in ("PODSGRPOTrainer", "GRPOTrainer"))
+        assert all(torch.equal(found[key], expected[key]) for key in expected)
+        # Both prompts' rollouts: each process sees its own, and rewards are those of all.
+        assert json.loads((tmp_path / f"{name}.json").read_text()) == ([8, 8] if name != "_compute_loss" else [4, 4])
+
+
+def test_case_94_a_trainer_that_replaces_what_the_selection_stands_in_is_refused():
+    class Replacing(GRPOTrainer):
+        @torch.no_grad()
+        def _generate_and_score_completions(self, inputs):
+            return {}
+
+    class Calling(GRPOTrainer):
+        @torch.no_grad()
+        def _generate_and_score_completions(self, inputs):
+            return next(super()._generate_and_score_completions(rows) for rows in [inputs])
+
+    type("Both", (PODSGRPOTrainer, Calling), {})
+    with pytest.raises(TypeError, match=r"`Both` cannot down-sample: `Replacing\._generate_and_score_completions`"):
+        type("Both", (PODSGRPOTrainer, Replacing), {})
+    with pytest.raises(TypeError, match=r"`Mine` cannot down-sample: `Mine\._generate_and_score_completions`"):
+        type("Mine", (PODSGRPOTrainer,), {"_generate_and_score_completions": lambda self, inputs: {}})
+
+
+def test_case_94_a_dataloader_of_other_sizes_is_refused(model_path, tmp_path):
+    class Custom(PODSGRPOTrainer):
+        def get_train_dataloader(self):
+            return DataLoader(self.train_dataset, batch_size=8, collate_fn=list)
+
+    with pytest.raises(ValueError, match=r"gave 8 rows, but a generation batch takes 16: 2 prompts, each `num_rollo"):
+        build(Custom, model_path, tmp_path).train()
+
+
+def test_an_override_of_the_sampler_sees_the_sizes_of_what_is_sampled(model_path, tmp_path):
+    class Reversed(PODSGRPOTrainer):
+        def _get_train_sampler(self, dataset=None):
+            prompts = self.args.generation_batch_size // self.num_generations
+            order = range(len(self.train_dataset))[::-1]
+            return [row for row in order for _ in range(self.num_generations)][: 4 * prompts * self.num_generations]
+
+    seen = []
+
+    def reward(completions, target, **kwargs):
+        seen.append(target)
+        return tiny.distinct_characters(completions)
+
+    args = PODSGRPOConfig(**tiny.default_arguments(tmp_path, num_rollouts=8))
+    Reversed(model_path, reward, args, tiny.make_dataset()).train()
+    assert seen == [[15] * 8 + [14] * 8, [13] * 8 + [12] * 8]
 
 
 def test_an_override_of_generation_is_what_rewards_see(model_path, tmp_path):

@@ -267,10 +267,9 @@ def test_selection_reward_selects_on_one_function_and_trains_on_the_sum(model_pa
         assert trainer.state.log_history[0]["reward"] == pytest.approx(-99 * 3.5)
 
 
+@pytest.mark.parametrize("option", ["exclude_truncated", "mask_truncated_completions"])
 @pytest.mark.parametrize(("num_complete", "expected"), [(5, [1, 2, 3, 4]), (4, [0, 1, 2, 3]), (2, [0, 1, 2, 3])])
-def test_exclude_truncated_keeps_cut_rollouts_only_where_complete_ones_lack(
-    num_complete, expected, model_path, tmp_path
-):
+def test_cut_rollouts_are_kept_only_where_complete_ones_lack(num_complete, expected, option, model_path, tmp_path):
     """Of 8 rollouts the first `num_complete` end; reward rises with the place, so the cut ones have the highest."""
 
     def rollouts(prompts, trainer):
@@ -290,9 +289,9 @@ def test_exclude_truncated_keeps_cut_rollouts_only_where_complete_ones_lack(
                 tmp_path,
                 num_rollouts=8,
                 down_sampling="max_reward",
-                exclude_truncated=True,
                 log_completions=True,
                 num_completions_to_print=0,
+                **{option: True},
             )
         ),
         tiny.make_dataset(),

@@ -41,7 +41,7 @@ class PODSGRPOConfig(GRPOConfig):
             `multi_objective_aggregation="normalize_then_sum"`.
         exclude_truncated (`bool`, *optional*, defaults to `False`):
             Whether to keep a rollout that was truncated at `max_completion_length` only where a prompt has fewer than
-            `num_generations` complete ones.
+            `num_generations` complete ones. So it is with `mask_truncated_completions`, too.
         zero_variance (`str`, *optional*, defaults to `"skip"`):
             What becomes of prompts whose kept rewards are all equal, so that their advantages are 0. `"train"` computes
             their rows, as TRL does. `"skip"` does not, but counts them in the loss's denominators, so that the update
@@ -55,10 +55,10 @@ class PODSGRPOConfig(GRPOConfig):
             Whether to begin with a new generation batch where training resumes within one, as TRL does. It is needed
             where `num_rollouts`, `num_generations`, batch sizes or the number of processes have changed since.
         rollout_batch_size (`int`, *optional*):
-            Number of rows of a process that `generate` and a reward model take at once in training; a larger one
-            samples faster in more memory. Defaults to the rows that the process trains of a generation batch, so that
-            sampling takes the memory that it takes with `num_rollouts` equal to `num_generations`. vLLM and continuous
-            batching take all rows.
+            Number of rows of a process that `generate` and a reward model take at once in training: larger chunks are
+            fewer, in more memory. Defaults to the rows that the process trains of a generation batch, so that sampling
+            takes the memory that it takes with `num_rollouts` equal to `num_generations`. vLLM and continuous batching
+            take all rows.
 
     Raises:
         ValueError: A value is out of its range, or the batch sizes do not fit each other.

@@ -11,6 +11,7 @@ import inspect
 from pathlib import Path
 from typing import Any
 
+import torch
 from trl import GRPOTrainer
 from trl.trainer.utils import get_config_model_id
 
@@ -19,9 +20,10 @@ from .checks.models import check_model_names
 from .checks.options import check_choices, check_generation
 from .checks.repeated_hooks import drop_repeated_hooks
 from .checks.reward_functions import CheckedRewards
-from .checks.trl_seam import check_trl
+from .checks.trl_seam import check_calls_super, check_trl
 from .config import PODSGRPOConfig, with_rollouts
 from .downsampling.chunks import InChunks
+from .downsampling.masked_rows import MaskedRows
 from .downsampling.mixin import DownSampling
 from .resume.exact_resume import ExactResume
 from .runs.model_card import PAPER, complete_model_card
@@ -29,14 +31,14 @@ from .runs.record import RunRecordCallback
 from .timing import PhaseTimes
 
 
-class PODSGRPOTrainer(ExactResume, DownSampling, CheckedRewards, InChunks, PhaseTimes, GRPOTrainer):
+class PODSGRPOTrainer(ExactResume, DownSampling, MaskedRows, CheckedRewards, InChunks, PhaseTimes, GRPOTrainer):
     """
     Trainer for GRPO with policy optimisation on down-sampled rollouts (PODS, arXiv 2504.13818).
 
-    Each mixin names the methods that it overrides; this class overrides `_generate_and_score_completions` (warnings of
-    a training that cannot learn) and `create_model_card`. All else is inherited from [`~trl.GRPOTrainer`], whose
-    arguments it takes. In front of a subclass of it, as in `class PODSGMPOTrainer(PODSGRPOTrainer, GMPOTrainer)`, it
-    down-samples for that one.
+    Each mixin names the methods that it overrides; this class overrides `_generate_and_score_completions` and
+    `training_step` (warnings of a training that cannot learn), and `create_model_card`. All else is inherited from
+    [`~trl.GRPOTrainer`], whose arguments it takes. In front of a subclass of it, as in
+    `class PODSGMPOTrainer(PODSGRPOTrainer, GMPOTrainer)`, it down-samples for that one.
 
     Args:
         args ([`PODSGRPOConfig`] or [`~trl.GRPOConfig`], *optional*):
@@ -68,6 +70,10 @@ class PODSGRPOTrainer(ExactResume, DownSampling, CheckedRewards, InChunks, Phase
     _name = "PODS-GRPO"
     _paper = PAPER
 
+    def __init_subclass__(cls, **kwargs) -> None:
+        super().__init_subclass__(**kwargs)
+        check_calls_super(cls)
+
     @functools.wraps(GRPOTrainer.__init__)  # type: ignore[misc]
     def __init__(self, *positional, **keywords):
         check_trl()
@@ -91,6 +97,12 @@ class PODSGRPOTrainer(ExactResume, DownSampling, CheckedRewards, InChunks, Phase
         if self.model.training and self.accelerator.is_main_process:
             self._learning_signal.see(self._metrics["train"])
         return output
+
+    def training_step(self, *args, **kwargs) -> torch.Tensor:
+        loss = super().training_step(*args, **kwargs)
+        if self.accelerator.is_main_process:
+            self._learning_signal.see_update(self._metrics["train"])
+        return loss
 
     def create_model_card(self, model_name: str | None = None, *args, **kwargs) -> None:
         model_name = model_name or Path(self.args.hub_model_id or self.args.output_dir).name

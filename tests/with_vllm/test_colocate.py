@@ -126,7 +126,7 @@ def test_importance_ratios_are_those_of_the_kept_rows(mode, vllm_model_path, tmp
     for inputs in trainer.trained:
         if mode is None:
             assert "importance_sampling_ratio" not in inputs
-            continue
+            return
         mask = inputs["completion_mask"]
         difference = (inputs["old_per_token_logps"] - inputs["sampling_per_token_logps"]) * mask
         if mode.startswith("sequence"):
@@ -135,6 +135,10 @@ def test_importance_ratios_are_those_of_the_kept_rows(mode, vllm_model_path, tmp
         expected = ratio.masked_fill(cut, 1.005 if mode.endswith("truncate") else 0.0)
         assert cut.any() and not cut.all(), "the limit does not tell rows apart"
         torch.testing.assert_close(inputs["importance_sampling_ratio"], expected)
+    masked = [
+        (inputs["importance_sampling_ratio"] * inputs["completion_mask"]).sum(1) == 0 for inputs in trainer.trained
+    ]
+    assert trainer.logged("pods/frac_rows_masked") == pytest.approx([rows.float().mean().item() for rows in masked])
 
 
 @pytest.mark.parametrize(

@@ -25,11 +25,12 @@ class CheckedRewards(Host):
     """
     Checks what reward functions and a `rollout_func` return, on all processes alike.
 
-    Overrides `__init__` (checks names, and wraps them) and `_calculate_rewards` (raises what they have met once all
-    rewards are there).
+    Overrides `__init__` (checks names, and wraps them) and `_calculate_rewards` (says in `trainer_state.num_rollouts`
+    how many completions a prompt has, and raises what functions have met once all rewards are there).
     """
 
     rollout_func: Any
+    num_rollouts: int
 
     def __init__(self, **kwargs):
         super().__init__(**kwargs)
@@ -41,6 +42,8 @@ class CheckedRewards(Host):
 
     def _calculate_rewards(self, inputs, prompts, completions, completion_ids_list) -> torch.Tensor:
         self._reward_errors.clear()
+        # For judges that rank a group; an attribute of its own, which no checkpoint holds.
+        self.state.num_rollouts = self.num_rollouts if self.model.training else self.num_generations_eval
         rewards_per_func = super()._calculate_rewards(inputs, prompts, completions, completion_ids_list)
         raise_on_all(self._reward_errors[0] if self._reward_errors else None)
         return rewards_per_func

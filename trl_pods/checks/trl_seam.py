@@ -1,6 +1,7 @@
 """The private methods of `GRPOTrainer` that the trainer stands on, checked before it does."""
 
 import inspect
+from types import CodeType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from packaging.specifiers import SpecifierSet
@@ -59,6 +60,22 @@ def check_trl(version: str = trl_version, trainer: Any = GRPOTrainer) -> None:
                 f"which PODSGRPOTrainer overrides: install a release of trl{SUPPORTED_TRL} that trl-pods was tested "
                 "on, or a newer trl-pods."
             )
+
+
+def check_calls_super(kind: type) -> None:
+    """Refuse a trainer of which a class replaces the method within which rollouts are selected."""
+    name = "_generate_and_score_completions"
+    for base in kind.__mro__[: kind.__mro__.index(GRPOTrainer)]:
+        code = getattr(inspect.unwrap(vars(base).get(name, None)), "__code__", None)
+        if code is not None and not _mentions(code, name):
+            raise TypeError(
+                f"`{kind.__name__}` cannot down-sample: `{base.__name__}.{name}` does not call that of its `super()`, "
+                "within which rollouts are selected. Call it, and change what it takes or gives."
+            )
+
+
+def _mentions(code: CodeType, name: str) -> bool:
+    return name in code.co_names or any(_mentions(part, name) for part in code.co_consts if isinstance(part, CodeType))
 
 
 def matches(found: tuple | None, expected: tuple) -> bool:

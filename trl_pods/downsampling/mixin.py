@@ -114,6 +114,7 @@ class DownSampling(RolloutSelection, CompletionsTable):
                 self._log_completion_extra("kept", [True] * len(inputs))
                 self._log_completion_extra("trained", [False] * len(inputs))
             return super()._generate_and_score_completions(inputs)
+        self._check_rows(len(inputs))
         rows = [dict(row) for row in inputs]  # copies, because they are narrowed and written into
         selections: list[Selection] = []
         generate, calculate_rewards = self._generate, self._calculate_rewards
@@ -139,6 +140,15 @@ class DownSampling(RolloutSelection, CompletionsTable):
         if len(selections[0].trained_prompts) < self._num_counted:
             self._random_state = torch.get_rng_state()
         return output
+
+    def _check_rows(self, num_rows: int) -> None:
+        found, expected = num_rows * self.accelerator.num_processes, self._num_prompts * self.num_rollouts
+        if found != expected:
+            raise ValueError(
+                f"The dataloader gave {found} rows, but a generation batch takes {expected}: {self._num_prompts} "
+                f"prompts, each `num_rollouts` ({self.num_rollouts}) times in a row. Where `get_train_dataloader`, "
+                "`_get_dataloader` or `_get_train_sampler` is overridden, call `super()`."
+            )
 
     def _prepare_inputs(self, generation_batch: Any) -> dict[str, Any]:
         inputs = super()._prepare_inputs(generation_batch)

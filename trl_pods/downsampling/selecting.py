@@ -75,9 +75,12 @@ class RolloutSelection(Host):
         """What becomes of each prompt, (Q,)."""
         rewards_per_func = context["rewards_per_func"]
         rewards = weighted_sum(rewards_per_func, self.reward_weights.cpu())
+        has_signal = self._has_signal(rewards_per_func, kept)
+        if self.mask_truncated_completions:
+            has_signal &= ~context["truncated"].gather(1, kept).all(dim=1)
         return roles(
             variance(rewards.gather(1, kept)),
-            self._has_signal(rewards_per_func, kept),
+            has_signal,
             context["completion_lengths"].gather(1, kept).amax(dim=1),
             num_counted=self._num_counted,
             unit=self._prompts_at_once if self._leaves_out else None,
@@ -107,7 +110,7 @@ class RolloutSelection(Host):
             rewards = weighted_sum(context["rewards_per_func"], self.reward_weights.cpu())
         else:
             rewards = context["rewards_per_func"][..., self._selection_reward]
-        if self.args.exclude_truncated:
+        if self.args.exclude_truncated or self.mask_truncated_completions:
             rewards = rewards.masked_fill(context["truncated"], torch.nan)
         return select(
             self.args.down_sampling,
