@@ -21,6 +21,7 @@ def test_the_tables_are_those_of_the_summary():
     regimes = SUMMARY["regimes"]
     assert cost_tables.results_table(regimes) in said("docs/results.md")
     assert cost_tables.full_table(regimes) in said("benchmarks/README.md")
+    assert cost_tables.price_table() in said("docs/results.md")
 
 
 def test_the_sentences_are_those_of_the_summary():
