@@ -84,7 +84,7 @@ def test_two_processes_generate_and_score_equally_often(model_path, tmp_path):
 def test_a_reward_model_in_chunks_gives_what_it_gives_in_one_piece(size, model_path):
     model, tokenizer = make_reward_model(model_path), tiny.make_tokenizer()
     inputs = tokenizer([f"answer {i}" * (i + 1) for i in range(7)], return_tensors="pt", padding=True)
-    in_chunks = RewardModelInChunks(model, lambda rows: [slice(i, i + size) for i in range(0, rows, size)])
+    in_chunks = RewardModelInChunks(model, lambda: lambda rows: [slice(i, i + size) for i in range(0, rows, size)])
     with torch.inference_mode():
         torch.testing.assert_close(in_chunks(**inputs).logits, model(**inputs).logits)
     assert max(model.scored[:-1]) == size

@@ -542,14 +542,18 @@ def test_errors_are_said_in_a_line(compared):
 
 
 @pytest.mark.long
-def test_failing_run_says_why_and_where(compared):
+def test_case_120_a_failing_run_says_why_and_where_and_goes_on_once_it_is_mended(compared):
     folder, words, _ = compared
+    words = ["compare", "--config", words[words.index("--config") + 1], "--output_dir", "failing", "--seeds", 0, 1]
+    words += ["--max_steps", 2, "--eval_strategy", "steps", "--eval_steps", 1, "--methods", "grpo", "pods"]
     (folder / "my_rewards.py").write_text(
         (folder / "my_rewards.py").read_text()
         + "\n\ndef broken(completions, **kwargs):\n    raise RuntimeError('out of order')\n"
     )
-    result = commands.run(*words, "--output_dir", "failing", "--reward_funcs", "my_rewards.broken", cwd=folder)
+    result = commands.run(*words, "--reward_funcs", "my_rewards.broken", cwd=folder)
     assert result.returncode == 2 and "failing" in result.stderr and "out of order" in result.stderr, result.stderr
+    result = commands.run(*words, cwd=folder)
+    assert result.returncode == 0 and "PODS" in result.stdout, result.stderr
 
 
 @pytest.mark.long

@@ -8,6 +8,7 @@ sampling, `timing.py` times the phases of a step.
 
 import functools
 import inspect
+import weakref
 from pathlib import Path
 from typing import Any
 
@@ -89,7 +90,7 @@ class PODSGRPOTrainer(ExactResume, DownSampling, MaskedRows, CheckedRewards, InC
         check_generation(args, rollout_func=arguments.get("rollout_func"))
         self._learning_signal = LearningSignal(args)
         super().__init__(**arguments)
-        self.add_callback(RunRecordCallback(self))
+        self.add_callback(RunRecordCallback(weakref.proxy(self)))  # else `del` would not free the trainer
 
     def _generate_and_score_completions(self, inputs: list[dict[str, Any]]) -> dict[str, Any]:
         drop_repeated_hooks(self.model)

@@ -18,8 +18,13 @@ _AT_LEAST_1 = (
 
 
 def prompts_per_generation(args: GRPOConfig) -> int:
-    """P = `generation_batch_size` / `num_generations`, the prompts of a generation batch over all processes."""
-    return args.generation_batch_size // args.num_generations
+    """
+    P = `generation_batch_size` / `num_generations`, the prompts of a generation batch over all processes.
+
+    With `split_batches` of `accelerator_config`, the processes share the rows that one would have.
+    """
+    shared_by = args.world_size if args.accelerator_config.split_batches else 1
+    return args.generation_batch_size // shared_by // args.num_generations
 
 
 def sampled_prompts(args: GRPOConfig) -> int:

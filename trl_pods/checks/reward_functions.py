@@ -51,12 +51,13 @@ class CheckedRewards(Host):
     def _checked_reward_functions(self) -> list[Any]:
         """The reward functions, each wrapped in its checks; reward models as they are."""
         named = list(zip(self.reward_func_names, self.reward_funcs, strict=True))
+        columns_removed = self.args.remove_unused_columns
 
         @functools.cache  # once, and for all functions before the first is called, because a call may cost much
         def check_signatures(keywords: tuple[str, ...]) -> None:
             for name, function in named:
                 if not isinstance(function, torch.nn.Module):
-                    check_signature(name, function, keywords, columns_removed=self.args.remove_unused_columns)
+                    check_signature(name, function, keywords, columns_removed=columns_removed)
 
         def checked(name: str, function: Any) -> Any:
             if isinstance(function, torch.nn.Module):

@@ -6,6 +6,7 @@ pass. Of n rollouts per prompt these would take n / m times the memory that they
 """
 
 import itertools
+import weakref
 from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
@@ -29,7 +30,9 @@ class InChunks(Host):
     def __init__(self, **kwargs):
         super().__init__(**kwargs)
         self.reward_funcs = [
-            RewardModelInChunks(function, self._chunks) if isinstance(function, torch.nn.Module) else function
+            RewardModelInChunks(function, weakref.WeakMethod(self._chunks))
+            if isinstance(function, torch.nn.Module)
+            else function
             for function in self.reward_funcs
         ]
 
@@ -59,15 +62,19 @@ class InChunks(Host):
 
 
 class RewardModelInChunks(torch.nn.Module):
-    """A reward model that takes its rows in chunks, and gives their logits as if it had taken them at once."""
+    """
+    A reward model that takes its rows in chunks, and gives their logits as if it had taken them at once.
 
-    def __init__(self, model: torch.nn.Module, chunks: Callable[[int], list[slice]]):
+    `chunks()` is the function that cuts so many rows, or the weak reference to it: a trainer holds this model.
+    """
+
+    def __init__(self, model: torch.nn.Module, chunks: Callable[[], Any]):
         super().__init__()
         self.model = model
         self._chunks = chunks
 
     def forward(self, **inputs: torch.Tensor) -> Any:
-        chunks = self._chunks(len(inputs["input_ids"]))
+        chunks = self._chunks()(len(inputs["input_ids"]))
         logits = [self.model(**{name: values[rows] for name, values in inputs.items()}).logits for rows in chunks]
         return SimpleNamespace(logits=torch.cat(logits))
 

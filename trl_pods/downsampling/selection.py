@@ -6,6 +6,7 @@ and m kept per prompt, F reward functions.
 """
 
 import inspect
+import traceback
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -120,8 +121,10 @@ def select(
     try:
         kept = strategy(rewards.clone(), num_kept, **requested(strategy, context), **kwargs)
     except Exception as error:
-        raise RuntimeError(f"The down-sampling strategy {name!r} raised {error!r}.") from error
-    _check(name, kept, rewards.shape, num_kept)
+        frames = traceback.extract_tb(error.__traceback__)[1:]  # those of the strategy
+        own = [f" at {frame.filename}:{frame.lineno}" for frame in frames if frame.filename == frames[0].filename]
+        raise RuntimeError(f"The down-sampling strategy {name!r} raised {error!r}{''.join(own[-1:])}.") from error
+    _check(name, strategy, kept, rewards.shape, num_kept)
     return kept.sort(dim=1).values.contiguous()  # of a transposed one, another process would read other rows
 
 
@@ -138,23 +141,32 @@ def requested(strategy: Strategy, context: Mapping[str, Any]) -> dict[str, Any]:
     return {key: value for key, value in context.items() if key in parameters}
 
 
-def _check(name: str, kept: torch.Tensor, shape: torch.Size, num_kept: int) -> None:
+def _check(name: str, strategy: Strategy, kept: torch.Tensor, shape: torch.Size, num_kept: int) -> None:
+    wrong = _wrong_return(kept, shape, num_kept)
+    if wrong is not None:
+        found, advice = wrong
+        code = getattr(inspect.unwrap(strategy), "__code__", None)
+        place = "" if code is None else f" ({code.co_filename}:{code.co_firstlineno})"
+        raise SetupError(
+            f"The down-sampling strategy {name!r}{place} must return a long tensor of shape {(shape[0], num_kept)}, of "
+            f"distinct column indices of `rewards` in each row, but it returned {found}. {advice} "
+            "`trl_pods.testing.check_strategy` tries a strategy without a training."
+        )
+
+
+def _wrong_return(kept: torch.Tensor, shape: torch.Size, num_kept: int) -> tuple[str, str] | None:
+    """What is wrong with what a strategy returned, and what to do."""
     num_prompts, num_rollouts = shape
-    problem = f"The down-sampling strategy {name!r} must return a long tensor of shape {(num_prompts, num_kept)}"
     if not isinstance(kept, torch.Tensor) or kept.dtype != torch.long:
         found = f"a tensor of {kept.dtype}" if isinstance(kept, torch.Tensor) else f"a `{type(kept).__name__}`"
-        raise SetupError(f"{problem}, but it returned {found}. Return column indices as `torch.long`.")
+        return found, "Return column indices as `torch.long`."
     if kept.shape != (num_prompts, num_kept):
-        raise SetupError(f"{problem}, but it returned shape {tuple(kept.shape)}. Return `num_kept` indices a prompt.")
+        return f"shape {tuple(kept.shape)}", "Return `num_kept` indices a prompt."
     if ((kept < 0) | (kept >= num_rollouts)).any():
-        raise SetupError(
-            f"{problem} with indices from 0 to {num_rollouts - 1}, but it returned indices from {kept.min().item()} to "
-            f"{kept.max().item()}. Index the columns of `rewards`."
-        )
+        found = f"indices from {kept.min().item()} to {kept.max().item()}"
+        return found, f"Return indices from 0 to {num_rollouts - 1}."
     repeated = (kept.sort(dim=1).values.diff(dim=1) == 0).any(dim=1)
     if repeated.any():
         row = int(repeated.nonzero()[0])
-        raise SetupError(
-            f"{problem} with distinct indices in each row, but row {row} is {kept[row].tolist()}. Keep each rollout at "
-            "most once."
-        )
+        return f"{kept[row].tolist()} in row {row}", "Keep each rollout at most once."
+    return None

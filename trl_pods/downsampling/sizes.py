@@ -30,10 +30,11 @@ def describe_batch(args: GRPOConfig, train_dataset: Any = None, not_skipped: str
     """Say in one line what a generation batch samples and trains; `not_skipped` is why `"skip"` trains all rows."""
     num_prompts, num_trained = sampled_prompts(args), prompts_per_generation(args)
     steps = args.steps_per_generation * args.num_iterations / args.gradient_accumulation_steps
+    rows = num_trained * args.num_generations // (args.steps_per_generation * args.world_size)
     line = (
         f"Each generation batch: {num_prompts} prompts, {num_prompts * args.num_rollouts} rollouts sampled "
         f"({args.num_rollouts} per prompt), {num_trained * args.num_generations} rows trained "
-        f"({args.num_generations} per prompt), {args.per_device_train_batch_size} rows per micro-batch and process, "
+        f"({args.num_generations} per prompt), {rows} rows per micro-batch and process, "
         f"{steps:g} optimizer steps."
     )
     if num_prompts > num_trained:
