@@ -6,7 +6,13 @@ from dataclasses import dataclass, field, fields
 import torch
 from trl import GRPOConfig
 
-from .checks.batch_sizes import check_batches, check_numbers, check_rollouts, check_zero_variance
+from .checks.batch_sizes import (
+    ROLLOUTS_PER_GENERATION,
+    check_batches,
+    check_numbers,
+    check_rollouts,
+    check_zero_variance,
+)
 from .checks.options import no_dictionary, read_dictionaries
 from .downsampling.selection import check_strategy_kwargs
 from .strategies.registry import get_strategy
@@ -177,7 +183,7 @@ def with_rollouts(args: GRPOConfig) -> GRPOConfig:
 def resolve_rollouts(args: GRPOConfig) -> None:
     """Set the default of `num_rollouts` and check the fields that `PODSGRPOConfig` adds."""
     if args.num_rollouts is None:
-        args.num_rollouts = 4 * args.num_generations
+        args.num_rollouts = ROLLOUTS_PER_GENERATION * args.num_generations
     check_zero_variance(args)
     check_rollouts(args)
     if args.advantage_statistics not in ("kept", "all"):

@@ -8,6 +8,7 @@ sampling, `timing.py` times the phases of a step.
 
 import functools
 import inspect
+import logging
 import weakref
 from pathlib import Path
 from typing import Any
@@ -27,9 +28,13 @@ from .downsampling.chunks import InChunks
 from .downsampling.masked_rows import MaskedRows
 from .downsampling.mixin import DownSampling
 from .resume.exact_resume import ExactResume
+from .runs.assessment import assess
+from .runs.console import shown_on_console
 from .runs.model_card import PAPER, complete_model_card
-from .runs.record import RunRecordCallback
+from .runs.record import RunRecord, RunRecordCallback
 from .timing import PhaseTimes
+
+logger = logging.getLogger(__name__)
 
 
 class PODSGRPOTrainer(ExactResume, DownSampling, MaskedRows, CheckedRewards, InChunks, PhaseTimes, GRPOTrainer):
@@ -37,9 +42,10 @@ class PODSGRPOTrainer(ExactResume, DownSampling, MaskedRows, CheckedRewards, InC
     Trainer for GRPO with policy optimisation on down-sampled rollouts (PODS, arXiv 2504.13818).
 
     Each mixin names the methods that it overrides; this class overrides `_generate_and_score_completions` and
-    `training_step` (warnings of a training that cannot learn), and `create_model_card`. All else is inherited from
-    [`~trl.GRPOTrainer`], whose arguments it takes. In front of a subclass of it, as in
-    `class PODSGMPOTrainer(PODSGRPOTrainer, GMPOTrainer)`, it down-samples for that one.
+    `training_step` (warnings of a training that cannot learn), `train` (what it logs is shown in a script, and what
+    PODS saved) and `create_model_card`. All else is inherited from [`~trl.GRPOTrainer`], whose arguments it takes. In
+    front of a subclass of it, as in `class PODSGMPOTrainer(PODSGRPOTrainer, GMPOTrainer)`, it down-samples for that
+    one.
 
     Args:
         args ([`PODSGRPOConfig`] or [`~trl.GRPOConfig`], *optional*):
@@ -104,6 +110,14 @@ class PODSGRPOTrainer(ExactResume, DownSampling, MaskedRows, CheckedRewards, InC
         if self.accelerator.is_main_process:
             self._learning_signal.see_update(self._metrics["train"])
         return loss
+
+    def train(self, *args, **kwargs):
+        with shown_on_console():
+            result = super().train(*args, **kwargs)
+            if self.is_world_process_zero():
+                for sentence in assess(self.state.log_history, RunRecord.of(self)):
+                    logger.info(sentence)
+        return result
 
     def create_model_card(self, model_name: str | None = None, *args, **kwargs) -> None:
         model_name = model_name or Path(self.args.hub_model_id or self.args.output_dir).name

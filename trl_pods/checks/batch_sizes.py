@@ -11,6 +11,7 @@ from typing import Any
 from datasets import Dataset
 from trl import GRPOConfig
 
+ROLLOUTS_PER_GENERATION = 4  # default of `num_rollouts` / `num_generations`
 _AT_LEAST_1 = (
     *("per_device_train_batch_size", "gradient_accumulation_steps", "steps_per_generation", "num_iterations"),
     *("generation_batch_size", "rollout_batch_size"),

@@ -14,7 +14,6 @@ from typing import NoReturn
 
 from ..checks.errors import INTERRUPTED, exit_on_user_error
 from ..progress import training_progress
-from ..resume.checkpoints import last_complete_checkpoint
 from ..trainers import PODSGRPOTrainer
 from .arguments import Arguments, RecipeParser
 from .build import checkpoint_to_resume, load_data, load_rewards, load_setup, make_trainer
@@ -56,11 +55,13 @@ def set_up(parsed: Arguments) -> None:
 
 def _train(trainer: PODSGRPOTrainer, parsed: Arguments, checkpoint: str | None) -> None:
     args = trainer.args
+    trainer.how_to_resume = "run the same command with `--resume_from_checkpoint true`"
+    signal.signal(signal.SIGINT, _interrupt_once)
     try:
         with training_progress(trainer):
             trainer.train(resume_from_checkpoint=checkpoint)
     except KeyboardInterrupt:
-        _stop(trainer)
+        sys.exit(INTERRUPTED)
     trainer.save_model(args.output_dir)
     trainer.save_state()  # the log, as trainer_state.json
     trainer.create_model_card()  # for adapters, in place of the blank one that PEFT has just written
@@ -69,21 +70,9 @@ def _train(trainer: PODSGRPOTrainer, parsed: Arguments, checkpoint: str | None) 
         trainer.push_to_hub(dataset_name=parsed.script.dataset_name)
 
 
-def _stop(trainer: PODSGRPOTrainer) -> NoReturn:
-    """End an interrupted training; say how far it came and how to resume it."""
+def _interrupt_once(*args) -> NoReturn:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # a launcher passes on what this process has got already
-    if trainer.is_world_process_zero():
-        last = last_complete_checkpoint(trainer.args.output_dir)
-        state = trainer.state
-        sys.stderr.write(
-            f"\nInterrupted at step {state.global_step} of {state.max_steps}. "
-            + (
-                f"To resume from {last}, run the same command with `--resume_from_checkpoint true`.\n"
-                if last
-                else "No checkpoint was saved to resume from. Set `save_steps` or `save_seconds` for that.\n"
-            )
-        )
-    sys.exit(INTERRUPTED)
+    raise KeyboardInterrupt
 
 
 def main(arguments: list[str], prog: str) -> None:

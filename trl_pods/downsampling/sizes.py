@@ -13,7 +13,7 @@ from typing import Any
 from datasets import Dataset
 from trl import GRPOConfig
 
-from ..checks.batch_sizes import prompts_per_generation, sampled_prompts
+from ..checks.batch_sizes import ROLLOUTS_PER_GENERATION, prompts_per_generation, sampled_prompts
 from .zero_variance import why_not_skipped
 
 _ZERO_VARIANCE = {
@@ -37,6 +37,8 @@ def describe_batch(args: GRPOConfig, train_dataset: Any = None, not_skipped: str
         f"({args.num_generations} per prompt), {rows} rows per micro-batch and process, "
         f"{steps:g} optimizer steps."
     )
+    if args.num_rollouts == ROLLOUTS_PER_GENERATION * args.num_generations:
+        line += f" `num_rollouts` is {ROLLOUTS_PER_GENERATION} times `num_generations`, the default."
     if num_prompts > num_trained:
         line += f" Of the prompts, the {num_trained} of largest reward variance are trained."
     if isinstance(train_dataset, Dataset):

@@ -9,7 +9,12 @@ from torch.utils.data import Sampler
 from ..checks.all_ranks import fail_together
 from ..downsampling.completions_table import CompletionsTable
 from ..runs.log import read_state
-from .checkpoints import checkpoint_folder, checkpoint_to_resume_from, warn_of_checkpoints
+from .checkpoints import (
+    checkpoint_folder,
+    checkpoint_to_resume_from,
+    last_complete_checkpoint,
+    warn_of_checkpoints,
+)
 from .state import advance_sampler, load_state, save_state
 
 logger = logging.getLogger(__name__)
@@ -22,6 +27,8 @@ class ExactResume(CompletionsTable):
     Overrides `train` (finds the checkpoint), `get_batch_samples` (a finished run is not trained on), `_save_checkpoint`
     and `_load_optimizer_and_scheduler` (the state), `_get_train_sampler` (remembers the sampler, to advance it).
     """
+
+    how_to_resume = "call `train(resume_from_checkpoint=True)`"  # said after Ctrl-C
 
     def __init__(self, **kwargs):
         self._train_sampler: Sampler | None = None  # set once it is asked for, which an iterable dataset is not
@@ -44,7 +51,12 @@ class ExactResume(CompletionsTable):
             self._step, self._buffered_inputs = 0, None  # of an earlier training with this trainer
             if self.accelerator.is_main_process:
                 warn_of_checkpoints(self.args.output_dir)
-        result = super().train(resume_from_checkpoint, *args, **kwargs)
+        try:
+            result = super().train(resume_from_checkpoint, *args, **kwargs)
+        except KeyboardInterrupt:
+            if self.is_world_process_zero():
+                self._say_interrupted()
+            raise
         if self.state.global_step == resumed_at and self.accelerator.is_main_process:
             logger.info(
                 f"Nothing was left to train: {str(resume_from_checkpoint)!r} is the end of its training. Raise "
@@ -76,6 +88,17 @@ class ExactResume(CompletionsTable):
     def _get_train_sampler(self, dataset: Dataset | None = None) -> Sampler:
         self._train_sampler = super()._get_train_sampler(dataset)
         return self._train_sampler
+
+    def _say_interrupted(self) -> None:
+        last = last_complete_checkpoint(self.args.output_dir)
+        logger.warning(  # on a new line, after the progress bar
+            f"\nInterrupted at step {self.state.global_step} of {self.state.max_steps}. "
+            + (
+                f"To resume from {last}, {self.how_to_resume}."
+                if last
+                else "No checkpoint was saved to resume from. Set `save_steps` for that."
+            )
+        )
 
     def _checkpoint_of_all(self, wanted: str | bool) -> str:
         with fail_together():

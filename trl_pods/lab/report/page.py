@@ -8,6 +8,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
 from ...checks.errors import SetupError
+from ...runs.assessment import assess
 from ...runs.log import read_log
 from ...runs.record import RunRecord
 from . import charts
@@ -46,14 +47,15 @@ def render_report(folder: Path) -> str:
     """Make the page."""
     if not folder.is_dir():
         raise SetupError(f"{str(folder)!r} is not a folder. Name the `output_dir` of a run.")
-    record, log = RunRecord.read(folder), RunLog(read_log(folder))
+    record, entries = RunRecord.read(folder), read_log(folder)
+    log = RunLog(entries)
     if not log.training:
         raise SetupError(f"The log in {str(folder)!r} has no step of training. Train on, or set `logging_steps` to 1.")
     environment = Environment(
         loader=FileSystemLoader(Path(__file__).parent), autoescape=True, undefined=StrictUndefined, trim_blocks=True
     )
     environment.filters |= {"number": number, "percentage": percentage, "shorten": shorten, "svg": Markup}
-    return environment.get_template(TEMPLATE).render(_contents(folder, record, log))
+    return environment.get_template(TEMPLATE).render(_contents(folder, record, log), assessment=assess(entries, record))
 
 
 def _contents(folder: Path, record: RunRecord, log: RunLog) -> dict[str, Any]:
