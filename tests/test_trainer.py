@@ -5,6 +5,8 @@ import inspect
 import itertools
 import logging
 import math
+import re
+from pathlib import Path
 
 import pytest
 import tiny
@@ -299,6 +301,27 @@ def test_cut_rollouts_are_kept_only_where_complete_ones_lack(num_complete, expec
     )
     trainer.train()
     assert kept_rows(trainer) == [expected] * 2
+
+
+def test_tokens_per_second_and_peak_memory_are_those_of_the_run(model_path, tmp_path):
+    trainer = make_trainer(model_path, tmp_path, num_iterations=2, beta=0.1, max_steps=4)
+    trained = []
+    compute_loss = trainer._compute_loss
+    trainer._compute_loss = lambda model, inputs: (
+        trained.append(inputs["completion_mask"].sum().item()) or compute_loss(model, inputs)
+    )
+    trainer.train()
+    logs = trainer.state.log_history[:4]
+    for log, tokens in zip(logs, trained, strict=True):
+        seconds = log["pods/time/logps"] + log["pods/time/update"]
+        assert log["pods/trained_tokens_per_second"] == pytest.approx(tokens / seconds, rel=1e-3)
+    for log in logs[::2]:
+        sampled = log["completions/mean_length"] * trainer.num_rollouts * 2
+        expected = sampled / log["pods/time/generate"]
+        assert log["pods/sampled_tokens_per_second"] == pytest.approx(expected, rel=1e-3)
+    assert not any("pods/sampled_tokens_per_second" in log for log in logs[1::2])
+    peak = int(re.search(r"VmHWM:\s+(\d+) kB", Path("/proc/self/status").read_text())[1]) / 2**20
+    assert logs[0]["pods/peak_memory"] <= logs[-1]["pods/peak_memory"] == pytest.approx(peak, rel=0.05)
 
 
 def test_one_line_says_what_is_sampled_and_trained(model_path, tmp_path, caplog):

@@ -102,6 +102,7 @@ def default_arguments(output_dir, **overrides) -> dict:
 def without_seconds(history: list[dict]) -> list[dict]:
     """What was logged but seconds, and the loss, of which transformers forgets the steps since the last log."""
     untold = ("loss", "grad_norm", "step_time", "train_", "pods/time", "pods/cost_ratio")
+    untold += ("pods/sampled_tokens", "pods/trained_tokens", "pods/peak_memory")
     return [{key: value for key, value in log.items() if not key.startswith(untold)} for log in history]
 
 

@@ -1,9 +1,11 @@
-"""Wall-clock seconds spent in each phase of a training step."""
+"""Wall-clock seconds spent in each phase of a training step, and the tokens and memory of it."""
 
+import sys
 import time
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from typing import Any
 
 import torch
 from transformers import TrainerCallback
@@ -11,6 +13,7 @@ from transformers import TrainerCallback
 from .checks.trl_seam import Host
 
 PHASES = ("generate", "reward", "select", "logps", "update")
+PHASES_OF_TOKENS = {"sampled": ("generate",), "trained": ("logps", "update")}
 
 
 class PhaseClock:
@@ -25,6 +28,7 @@ class PhaseClock:
         self.seconds: defaultdict[str, float] = defaultdict(float)
         self.rollouts = 0.0  # sampled so far by this process
         self.rows = 0.0  # trained so far; one that is trained several times counts in part each time
+        self.tokens: Counter[str] = Counter()  # of completions, by what was done to them, since the last step
         self.on_phase: Callable[[str], None] = lambda phase: None
         self._running: list[str] = []
         self._since = 0.0
@@ -57,6 +61,16 @@ class PhaseClock:
         self._since = now
 
 
+def peak_memory(device: torch.device) -> float:
+    """GiB that were allocated at once on a CUDA device; on others, that were resident of this process."""
+    if device.type == "cuda":
+        return torch.cuda.max_memory_allocated(device) / 2**30
+    import resource  # not on Windows
+
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return peak / (2**30 if sys.platform == "darwin" else 2**20)  # which counts bytes, others KiB
+
+
 class StepClockCallback(TrainerCallback):
     """
     Times the optimizer's step and logs the seconds of each phase once per optimizer step, as `pods/time/<phase>`.
@@ -64,10 +78,12 @@ class StepClockCallback(TrainerCallback):
     The seconds are those since the step before, so a step that trains on an earlier generation batch shows 0 for its
     generation, and the averages that TRL logs add up to the time of a step. What is missing from the sum is padding,
     gathering and logging. `pods/cost_ratio` is what a trained row costs, in sampled rollouts, since training began.
+    Tokens per second and the peak memory are those of this process.
     """
 
-    def __init__(self, clock: PhaseClock, metrics: dict[str, list[float]]):
+    def __init__(self, clock: PhaseClock, metrics: dict[str, list[float]], device: torch.device):
         self._clock = clock
+        self._device = device
         self._metrics = metrics
         self._update = ExitStack()
         self._seconds: defaultdict[str, float] = defaultdict(float)  # since training began
@@ -77,9 +93,15 @@ class StepClockCallback(TrainerCallback):
 
     def on_optimizer_step(self, *args, **kwargs) -> None:
         self._update.close()
-        for phase, seconds in self._clock.take().items():
+        taken = self._clock.take()
+        for phase, seconds in taken.items():
             self._metrics[f"pods/time/{phase}"].append(seconds)
             self._seconds[phase] += seconds
+        for what, phases in PHASES_OF_TOKENS.items():
+            if tokens := int(self._clock.tokens.pop(what, 0)):
+                rate = tokens / sum(taken[phase] for phase in phases)
+                self._metrics[f"pods/{what}_tokens_per_second"].append(rate)
+        self._metrics["pods/peak_memory"].append(peak_memory(self._device))
         if self._clock.rollouts and self._clock.rows:
             per_row = (self._seconds["update"] + self._seconds["logps"]) / self._clock.rows
             per_rollout = (self._seconds["generate"] + self._seconds["reward"]) / self._clock.rollouts
@@ -99,7 +121,7 @@ class PhaseTimes(Host):
     def __init__(self, **kwargs):
         self.clock = PhaseClock()
         super().__init__(**kwargs)
-        self.add_callback(StepClockCallback(self.clock, self._metrics["train"]))
+        self.add_callback(StepClockCallback(self.clock, self._metrics["train"], self.accelerator.device))
 
     def measure(self, phase: str) -> AbstractContextManager[None]:
         """Count the time inside the `with` block for a phase of training; evaluation is not timed."""
@@ -111,15 +133,19 @@ class PhaseTimes(Host):
         self.clock.rows += len(self._buffered_inputs[0]["prompt_ids"]) / self.num_iterations
         return loss
 
-    def _prepare_inputs(self, *args, **kwargs):
+    def _prepare_inputs(self, *args, **kwargs) -> dict[str, Any]:
         with self.measure("prepare"):
-            return super()._prepare_inputs(*args, **kwargs)
+            inputs = super()._prepare_inputs(*args, **kwargs)
+        if self.model.training:
+            self.clock.tokens["trained"] += inputs["completion_mask"].sum()
+        return inputs
 
     def _generate(self, *args, **kwargs) -> tuple:
         with self.measure("generate"):
             generated = super()._generate(*args, **kwargs)
         if self.model.training:
             self.clock.rollouts += len(generated[0])
+            self.clock.tokens["sampled"] += sum(map(len, generated[1]))
         return generated
 
     def _calculate_rewards(self, *args, **kwargs) -> torch.Tensor:
