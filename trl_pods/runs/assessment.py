@@ -22,7 +22,11 @@ def assess(entries: list[dict[str, Any]], record: RunRecord) -> list[str]:
 
 
 def _savings(entries: list[dict[str, Any]], trained: float, record: RunRecord) -> str:
-    """What was saved by the rows that were not computed, at the measured seconds per row; `trained` per batch."""
+    """
+    What was saved by the rows that were not computed, at the measured seconds per row; `trained` per batch.
+
+    It is an upper bound, because what an update costs whatever its size counts as cost of the rows.
+    """
     skipped = record.num_prompts * record.num_generations - trained
     if skipped <= 0:
         reason = ": `zero_variance='train'` trains all" if record.zero_variance == "train" else ""
@@ -35,7 +39,7 @@ def _savings(entries: list[dict[str, Any]], trained: float, record: RunRecord) -
     )
     batches = float(steps[-1] * record.generations_per_step)
     return (
-        f"{skipped * batches:,.0f} of {(skipped + trained) * batches:,.0f} rows were skipped, which saved about "
+        f"{skipped * batches:,.0f} of {(skipped + trained) * batches:,.0f} rows were skipped, which saved at most "
         f"{seconds * skipped / trained:,.3g} s at {1000 * seconds / (trained * batches):,.3g} ms per row."
     )
 
@@ -46,9 +50,8 @@ def _direction(cost_ratio: float, record: RunRecord) -> str:
         return f"Rollouts are cheap here: {cost}. A larger `num_rollouts` or a smaller `num_generations` may pay."
     if cost_ratio > DEAR:
         return f"Rollouts are neither dear nor cheap here: {cost}."
-    if record.num_rollouts == record.num_generations and record.prompt_oversampling == 1:
-        return f"Rollouts are dear here: {cost}. Sampling more than are trained is unlikely to pay."
-    return (
-        f"Rollouts are dear here: {cost}. A smaller `num_rollouts`, a larger `num_generations`, or less "
-        "`prompt_oversampling` may pay."
-    )
+    ways = ["a smaller `num_rollouts`", "a larger `num_generations`"]
+    ways = ways if record.num_rollouts > record.num_generations else []
+    ways += ["a smaller `prompt_oversampling`"] if record.prompt_oversampling > 1 else []
+    advice = f"What may pay: {', '.join(ways)}." if ways else "Sampling more than are trained is unlikely to pay."
+    return f"Rollouts are dear here: {cost}. {advice}"
