@@ -67,9 +67,8 @@ def test_a_rule_with_randomness_of_its_own_keeps_the_same_rows_on_all_processes(
 def test_metrics_do_not_depend_on_the_number_of_processes(world_size, results):
     [single], _ = load(results, "two_groups", 1)
     several, _ = load(results, "two_groups", world_size)
-    names = [
-        name for name in single["log"][0] if name.startswith(("reward", "pods/kept", "pods/variance", "pods/trained"))
-    ]
+    described = ("reward", "pods/kept", "pods/variance", "pods/trained_rows")
+    names = [name for name in single["log"][0] if name.startswith(described)]
     assert {"reward", "pods/variance_gain", "pods/kept_token_fraction"} <= set(names)
     for expected, found in zip(single["log"][:-1], several[0]["log"][:-1], strict=True):
         assert {n: found[n] for n in names} == pytest.approx({n: expected[n] for n in names}, abs=1e-6)
