@@ -106,7 +106,6 @@ def test_the_direction_follows_the_cost_ratio(cost_ratio, sizes, says, model_pat
     entry = {"pods/trained_rows": 8.0, "frac_reward_zero_std": 0.25, "pods/cost_ratio": cost_ratio}
     share, savings, direction = assess([entry | {"step": 1}, entry | {"step": 2}], record)
     assert share.startswith("25 % of the prompts")
-    assert savings.startswith("No row was skipped")
-    assert ("`zero_variance='train'` trains all" in savings) == ("zero_variance" in sizes)
+    assert savings == "No row was skipped."
     assert re.search(says, direction)
     assert assess([entry | {"step": 1}], record) == [], "a single generation batch shows little"

@@ -29,8 +29,7 @@ def _savings(entries: list[dict[str, Any]], trained: float, record: RunRecord) -
     """
     skipped = record.num_prompts * record.num_generations - trained
     if skipped <= 0:
-        reason = ": `zero_variance='train'` trains all" if record.zero_variance == "train" else ""
-        return f"No row was skipped{reason}."
+        return "No row was skipped."
     timed = [entry for entry in entries if "pods/time/update" in entry]
     steps = [0, *(entry["step"] for entry in timed)]
     spans = [step - before for before, step in pairwise(steps)]
