@@ -65,7 +65,9 @@ def peak_memory(device: torch.device) -> float:
     """GiB that were allocated at once on a CUDA device; on others, that were resident of this process."""
     if device.type == "cuda":
         return torch.cuda.max_memory_allocated(device) / 2**30
-    import resource  # not on Windows
+    if sys.platform == "win32":
+        return float("nan")
+    import resource
 
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     return peak / (2**30 if sys.platform == "darwin" else 2**20)  # which counts bytes, others KiB
