@@ -47,6 +47,7 @@ def run_script(model_path, folder, *, stop_at=0, resume=False, set_up="none") ->
     return done.returncode, done.stderr
 
 
+@pytest.mark.long
 def test_a_script_says_what_is_sampled_where_it_stopped_and_from_where_it_resumes(model_path, tmp_path):
     code, said = run_script(model_path, tmp_path, stop_at=3)
     assert code != 0 and "KeyboardInterrupt" in said
@@ -60,6 +61,7 @@ def test_a_script_says_what_is_sampled_where_it_stopped_and_from_where_it_resume
     assert code == 0 and said.count("Nothing was left to train") == 1
 
 
+@pytest.mark.long
 def test_a_logging_that_was_set_up_shows_each_line_once(model_path, tmp_path):
     _, said = run_script(model_path, tmp_path, set_up="basic")
     assert said.count("Each generation batch") == said.count("user: Each generation batch") == 1

@@ -73,7 +73,7 @@ def test_rollouts_that_do_not_divide_over_processes_are_refused_with_values_that
 
     class FourProcesses:
         num_rollouts, num_generations, generation_batch_size, world_size = 5, 4, 8, 4
-        prompt_oversampling = 1.0
+        prompt_oversampling, accelerator_config = 1.0, args.accelerator_config
 
     check_rollouts(args)
     with pytest.raises(

@@ -308,6 +308,7 @@ def interrupt(completions, **kwargs):
 """
 
 
+@pytest.mark.long
 def test_case_121_an_interrupted_run_says_where_it_stopped_and_how_to_resume(in_tmp, model_path):
     (in_tmp / "interrupting.py").write_text(INTERRUPTING)
     overrides = {"reward_funcs": ["interrupting.interrupt"], "max_steps": 5}

@@ -221,6 +221,7 @@ end_process_group()
 """
 
 
+@pytest.mark.long
 def test_case_103_batches_may_be_split_among_processes(model_path, tmp_path):
     script = tmp_path / "script.py"
     script.write_text(SPLIT_BATCHES)
@@ -250,6 +251,7 @@ def test_case_123_a_trainer_is_freed_with_its_last_name(num_rollouts, trained, m
         gc.enable()
 
 
+@pytest.mark.long
 def test_case_93_nor_is_it_on_two_processes(model_path, tmp_path):
     """With groups that straddle them."""
     script = tmp_path / "script.py"

@@ -40,11 +40,15 @@ def test_case_114_with_n_equal_m_all_rows_are_taken_at_once(model_path, tmp_path
     assert trainer.model.generated == trainer.reward_model.scored == [8, 8]
 
 
-def test_evaluation_and_continuous_batching_take_all_rows_at_once(model_path, tmp_path):
+def test_evaluation_takes_all_rows_at_once(model_path, tmp_path):
     arguments = {"rollout_batch_size": 3, "per_device_eval_batch_size": 8, "eval_dataset": tiny.make_dataset(2)}
     trainer = make_trainer(model_path, tmp_path, **arguments)
     trainer.evaluate()
     assert trainer.model.generated == trainer.reward_model.scored == [8]
+
+
+@pytest.mark.long
+def test_continuous_batching_takes_all_rows_at_once(model_path, tmp_path):
     trainer = make_trainer(model_path, tmp_path, use_transformers_continuous_batching=True, rollout_batch_size=3)
     trainer.train()
     assert trainer.model.generated == [16, 16]
@@ -72,6 +76,7 @@ def test_every_rollout_belongs_to_its_prompt(model_path, tmp_path):
     assert_of_their_prompts(model_path, trainer.sampled)
 
 
+@pytest.mark.long
 def test_two_processes_generate_and_score_equally_often(model_path, tmp_path):
     commands.torchrun(Path(__file__).with_name("chunks_worker.py"), model_path, tmp_path)
     for rank in range(2):

@@ -247,6 +247,7 @@ def compared(tmp_path_factory, request):
     return folder, words, commands.run(*words, cwd=folder)
 
 
+@pytest.mark.long
 def test_command_compares_three_methods_on_the_same_seeds(compared):
     folder, _, result = compared
     assert result.returncode == 0, result.stderr
@@ -262,6 +263,7 @@ def test_command_compares_three_methods_on_the_same_seeds(compared):
             assert logged.steps[0] == 0 and logged.seconds[-1] >= 2.0
 
 
+@pytest.mark.long
 def test_command_accounts_for_the_seconds_of_a_step(compared):
     folder, _, result = compared
     results = json.loads((folder / "out" / "results.json").read_text())
@@ -274,6 +276,7 @@ def test_command_accounts_for_the_seconds_of_a_step(compared):
     assert "ideal of PODS" in result.stdout and f"{1000 * ideal['step']:.1f}" in result.stdout
 
 
+@pytest.mark.long
 def test_command_chooses_the_learning_rate_on_tuning_seeds(compared):
     folder, *_ = compared
     results = json.loads((folder / "out" / "results.json").read_text())
@@ -288,6 +291,7 @@ def test_command_chooses_the_learning_rate_on_tuning_seeds(compared):
     assert chosen == {name: values["learning_rate"] for name, values in results["methods"].items()}
 
 
+@pytest.mark.long
 def test_methods_train_what_they_say(compared):
     folder, *_ = compared
     sizes = {}
@@ -324,11 +328,13 @@ def refused(folder, monkeypatch, words):
     return str(error.value)
 
 
+@pytest.mark.long
 def test_a_folder_of_another_comparison_is_refused(compared, monkeypatch):
     folder, words, _ = compared
     assert "holds a run of another command" in refused(folder, monkeypatch, [*words, "--temperature", "0.7"])
 
 
+@pytest.mark.long
 def test_a_folder_of_another_recipe_is_refused_but_not_of_another_comment(compared, monkeypatch):
     folder, words, _ = compared
     recipe = folder / "recipe.yaml"
@@ -478,6 +484,7 @@ def _processes_of(name):
     return found
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("words", "message"),
     [
@@ -505,6 +512,7 @@ def test_what_is_wrong_is_said_before_anything_trains(compared, words, message, 
     assert not (folder / "other").exists()
 
 
+@pytest.mark.long
 def test_two_comparisons_in_one_folder_are_refused(compared, monkeypatch):
     folder, usual, _ = compared
     with FileLock(folder / "out" / ".lock"):
@@ -534,6 +542,7 @@ def test_grpo_in_one_batch_is_grpo(tmp_path):
     assert [make_method(name, args).is_baseline for name in METHODS] == [True, True, True, False, False, False]
 
 
+@pytest.mark.long
 def test_errors_are_said_in_a_line(compared):
     folder, usual, _ = compared
     result = commands.run(*usual, "--output_dir", "other", "--methods", "ppo", cwd=folder)

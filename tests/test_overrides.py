@@ -86,6 +86,7 @@ def test_case_94_overrides_take_part_as_in_trl(name, patched, model_path, tmp_pa
     assert any((expected[key] != plain[key]).any() for key in plain)
 
 
+@pytest.mark.long
 def test_case_94_they_do_on_two_processes(model_path, tmp_path):
     commands.torchrun(Path(__file__).with_name("overrides_worker.py"), model_path, tmp_path, *METHODS)
     for name in METHODS:
