@@ -5,7 +5,7 @@ PIP := --quiet --disable-pip-version-check
 
 # The tests that train with all of TRL's features, for the oldest TRL that is supported.
 OLDEST := exactness distributed trainer trl_contract features rollouts environments multimodal evaluation \
-	reward_functions cases_batches cases_rewards completions_table faults fsdp resuming zero_variance
+	reward_functions cases_batches cases_rewards completions_table faults fsdp resuming zero_variance masked_rows
 
 .PHONY: quickstart test test-long test-oldest test-matrix test-vllm test-deepspeed lint docs check clean
 

@@ -8,6 +8,8 @@ from pathlib import Path
 import tiny
 import yaml
 
+ROOT_RECIPES = Path(__file__).parents[1] / "recipes"
+
 
 def run(*arguments, cwd=None, env=None, timeout=900):
     """Run `trl-pods` with the arguments, in a process of its own."""

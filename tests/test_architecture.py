@@ -19,7 +19,7 @@ ROOMS = [
     ["cli"],
     ["examples", "lab"],
 ]
-SHIMS = {"trainer", "quickstart", "start_models", "scripts"}
+SHIMS = {"__main__", "trainer", "quickstart", "start_models", "scripts"}
 ENTRY = "cli.main"  # it names all commands, and imports each when it is run
 
 

@@ -90,7 +90,7 @@ def test_strategies_are_listed_with_what_they_keep(capsys):
         assert name in printed
 
 
-@pytest.mark.parametrize("arguments", [[], ["no_such_command"], ["strategies", "--what"]])
+@pytest.mark.parametrize("arguments", [["no_such_command"], ["strategies", "--what"]])
 def test_a_wrong_command_is_refused(arguments, capsys):
     with pytest.raises(SystemExit) as stop:
         cli.main(arguments)

@@ -118,7 +118,9 @@ class RecipeParser(TrlParser, OptionParser):
     def __init__(self, prog: str | None = None):
         kinds = (PODSScriptArguments, PODSGRPOConfig, ModelConfig, DatasetMixtureConfig)
         super().__init__(kinds, prog=prog, allow_abbrev=False)  # type: ignore[arg-type,misc]
-        self.add_argument("--config", metavar="RECIPE", help="YAML file with values for these options.")
+        self.add_argument(
+            "--config", metavar="RECIPE", help="YAML file with values for these options, or `trl-pods recipes`."
+        )
         self.launcher = launch_flags()
         self._hints = {name: hint for kind in kinds for name, hint in get_type_hints(kind).items()}
 

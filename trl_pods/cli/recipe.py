@@ -13,14 +13,15 @@ from typing import Any
 
 import yaml
 
-from ..checks.errors import SetupError
+from ..checks.errors import SetupError, did_you_mean
+from .bundled import bundled_recipes, recipe_path
 
 
 class Recipe:
     """The options of a YAML file, by name, in the file's order; none without a file."""
 
     def __init__(self, path: str | None = None):
-        self.path = path
+        path = self.path = None if path is None else recipe_path(path)
         self.lines: dict[str, int] = {}
         self._nodes: dict[str, yaml.Node] = {}
         if path is None:
@@ -104,4 +105,5 @@ def _text_of(path: str) -> str:
         return Path(path).read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         reason = getattr(error, "strerror", None) or error
-        raise SetupError(f"The recipe {path!r} cannot be read: {reason}. Check the path after `--config`.") from error
+        advice = did_you_mean(path, bundled_recipes(), "Check the path after `--config`, or see `trl-pods recipes`.")
+        raise SetupError(f"The recipe {path!r} cannot be read: {reason}. {advice}") from error

@@ -23,18 +23,12 @@ from rich.console import Console
 from ..checks.errors import SetupError
 from ..checks.extras import require
 from ..cli import train as grpo
+from ..cli.bundled import bundled_recipes
 from .start_models import Problem, made_whole, make_start_model, sample_answers, shuffled
 
 TASK = {"name": "spell_backward", "min_word_len": 3, "max_word_len": 5, "size": 8000}
 NUM_HELD_OUT = 256
 MAX_ANSWER_TOKENS = 7  # five letters, the end, and one to spare
-
-
-def recipe_path(name: str) -> Path:
-    """Find a recipe: inside an installed package, or beside the package in a checkout of the repository."""
-    package = Path(__file__).parents[1]
-    installed = package / "recipes" / name
-    return installed if installed.exists() else package.parent / "recipes" / name
 
 
 def run(output_dir: str, seed: int) -> dict[str, float]:
@@ -50,7 +44,7 @@ def run(output_dir: str, seed: int) -> dict[str, float]:
     console.print(f"It is right {before:.1%} of the time, on {NUM_HELD_OUT} words that it has not seen.")
 
     console.rule("2/3  Training it with PODS", align="left")
-    recipe = recipe_path("quickstart.yaml")
+    recipe = bundled_recipes()["quickstart"]
     console.print(f"The recipe is {recipe}.", soft_wrap=True)
     paths = ["--model_name_or_path", str(start), "--dataset_name", str(data), "--output_dir", str(trained)]
     grpo.run(["--config", str(recipe), *paths, "--seed", str(seed)])

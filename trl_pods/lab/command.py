@@ -22,6 +22,7 @@ from ..checks.errors import SetupError, exit_on_user_error
 from ..checks.extras import require
 from ..cli.arguments import Arguments, RecipeParser
 from ..cli.build import load_data, load_rewards
+from ..cli.bundled import recipe_path
 from ..cli.train import set_up, set_up_output
 from . import summary
 from .methods import DEFAULT, METHODS, make_method
@@ -141,7 +142,13 @@ def _parse(arguments: list[str], prog: str) -> "Comparison":
 def _parser(prog: str) -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog=prog, description=__doc__, allow_abbrev=False)
     add = parser.add_argument
-    add("--config", metavar="RECIPE", required=True, help="recipe of the PODS run")
+    add(
+        "--config",
+        metavar="RECIPE",
+        required=True,
+        type=recipe_path,
+        help="recipe of the PODS run, as for `trl-pods grpo`",
+    )
     add("--methods", nargs="+", default=list(DEFAULT), help=f"of {list(METHODS)} and 'pods:STRATEGY'")
     add("--seeds", nargs="+", type=int, default=[0, 1, 2], help="seeds that are compared")
     add("--learning_rates", nargs="+", type=float, help="to choose from, for each method")
