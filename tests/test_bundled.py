@@ -21,6 +21,9 @@ def test_recipes_are_listed_copied_and_taken_by_name(tmp_path):
     assert (tmp_path / "mine.yaml").read_text() == bundled_recipes()["quickstart"].read_text()
     again = run("recipes", "copy", "quickstart", "mine.yaml", cwd=tmp_path)
     assert again.returncode == 2 and "'mine.yaml' exists" in again.stderr
+    nowhere = run("recipes", "copy", "quickstart", "no/such/mine.yaml", cwd=tmp_path)
+    assert nowhere.returncode == 2 and "cannot be written" in nowhere.stderr and "Traceback" not in nowhere.stderr
+    (tmp_path / "qwen2.5-3b_gsm8k_pods").mkdir()  # a folder is no recipe
     tried = run("grpo", "--config", "qwen2.5-3b_gsm8k_pods", "--dry_run", cwd=tmp_path)
     assert tried.returncode == 0 and "64 per prompt" in " ".join(tried.stdout.split()), tried.stderr
 

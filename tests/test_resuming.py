@@ -131,7 +131,8 @@ def test_state_of_version_2_is_read(model_path, checkpoint):
     assert all(torch.equal(whole[name], resumed[name]) for name in whole)
 
 
-def test_case_95_texts_that_outgrow_a_header_can_be_saved_and_resumed(model_path, tmp_path, monkeypatch):
+@pytest.mark.parametrize("num_rollouts", [4, 8])
+def test_case_95_texts_that_outgrow_a_header_can_be_saved_and_resumed(num_rollouts, model_path, tmp_path, monkeypatch):
     texts = ["x" * 2**23] * 16  # 128 MB, more than the header of a safetensors file holds
 
     def save(*args, **kwargs):
@@ -139,12 +140,46 @@ def test_case_95_texts_that_outgrow_a_header_can_be_saved_and_resumed(model_path
         return PODSGRPOTrainer._save_checkpoint(trainer, *args, **kwargs)
 
     trainer = make_trainer(
-        model_path, tmp_path, steps_per_generation=4, max_steps=2, save_steps=2, log_completions=True
+        *(model_path, tmp_path),
+        **{"steps_per_generation": 4, "max_steps": 2, "save_steps": 2, "log_completions": True},
+        num_rollouts=num_rollouts,
     )
     monkeypatch.setattr(trainer, "_save_checkpoint", save)
     trainer.train()
-    resumed = resume(model_path, tmp_path / "checkpoint-2", log_completions=True)
+    resumed = resume(model_path, tmp_path / "checkpoint-2", log_completions=True, num_rollouts=num_rollouts)
     assert resumed.state.global_step == 3 and list(resumed._logs["extra"]["reasoning"])[-16:] == texts
+
+
+LONG_TEXTS = """
+import sys
+from pathlib import Path
+from test_resuming import make_trainer, resume, tiny
+from trl_pods.cli.launch import end_process_group
+
+TEXT, folder = "x" * 2**24, Path(sys.argv[2])  # 8 of them are 128 MB, more than the header of a safetensors file holds
+
+def reasons(completions, log_extra, **kwargs):
+    log_extra("reasoning", [TEXT] * len(completions))
+    return tiny.distinct_characters(completions)
+
+arguments = {"num_rollouts": int(sys.argv[3]), "log_completions": True, "num_completions_to_print": 0}
+arguments |= {"reward_funcs": reasons, "per_device_train_batch_size": 2, "steps_per_generation": 2, "logging_steps": 10}
+arguments |= {"ddp_backend": "gloo", "ddp_timeout": 60, "save_steps": 1}
+make_trainer(sys.argv[1], folder, **arguments, max_steps=1).train()
+resumed = resume(sys.argv[1], folder / "checkpoint-1", **arguments | {"save_steps": 10, "max_steps": 2})
+if resumed.accelerator.is_main_process:
+    texts = list(resumed._logs["extra"]["reasoning"])
+    assert resumed.state.global_step == 2 and len(texts) >= 8 and set(texts) == {TEXT}, len(texts)
+end_process_group()
+"""
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("num_rollouts", [4, 8])
+def test_case_95_nor_do_they_on_two_processes(num_rollouts, model_path, tmp_path):
+    script = tmp_path / "script.py"
+    script.write_text(LONG_TEXTS)
+    commands.torchrun(script, model_path, tmp_path, num_rollouts)
 
 
 @pytest.mark.parametrize("damage", ["cut", "empty", "rubbish"])

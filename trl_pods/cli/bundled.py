@@ -18,7 +18,8 @@ def bundled_recipes() -> dict[str, Path]:
 
 def recipe_path(name: str) -> str:
     """The path of a recipe: `name` itself where there is such a file, else the bundled recipe of this name."""
-    return name if Path(name).exists() else str(bundled_recipes().get(name, name))
+    path = Path(name)
+    return name if path.exists() and not path.is_dir() else str(bundled_recipes().get(name, name))
 
 
 def describe(path: Path) -> tuple[str, str]:
@@ -39,5 +40,8 @@ def copy_recipe(name: str, file: str | None) -> Path:
     target = Path(file or f"{name}.yaml")
     if target.exists():
         raise SetupError(f"{str(target)!r} exists. Name another file after {name!r}.")
-    shutil.copyfile(recipes[name], target)
+    try:
+        shutil.copyfile(recipes[name], target)
+    except OSError as error:
+        raise SetupError(f"{str(target)!r} cannot be written: {error.strerror}. Name another file.") from error
     return target
