@@ -82,7 +82,7 @@ REGIMES = [
     Regime("rotate_matrix", "5", FULL, 160),
     Regime("rotate_matrix", "40", FEW, 160),
     Regime("rotate_matrix", "90", FEW, 80, num_eval_samples=1),
-    Regime("palindrome_generation", "5", FEW, 100, num_eval_samples=1),
+    Regime("palindrome_generation", "5", FEW, 200, (1.25e-4, 2.5e-4, 5e-4), num_eval_samples=1),
     Regime("spell_backward", "5", FEW, 200, (1.25e-4, 2.5e-4, 5e-4)),
     Regime("rotate_matrix", "5", LARGE_ONES, 80, (2.5e-5, 5e-5, 1e-4), 1, LARGE),
 ]
