@@ -144,6 +144,7 @@ def test_case_13_generations_are_micro_batches_over_steps_per_generation_and_ite
 # Rows
 
 
+@pytest.mark.long
 def test_case_06_groups_that_straddle_processes_are_judged_whole(processes):
     for step in range(3):
         sampled = sum((process["sampled"][step] for process in processes), [])
@@ -158,6 +159,7 @@ def test_case_06_groups_that_straddle_processes_are_judged_whole(processes):
             torch.testing.assert_close(advantages, normalized(rewards[None])[0], rtol=1e-4, atol=1e-4)
 
 
+@pytest.mark.long
 def test_case_07_processes_sample_different_completions_of_the_same_prompt(processes):
     for step in range(3):
         first, second, third = ({number for number, _, _ in process["sampled"][step]} for process in processes)
@@ -166,6 +168,7 @@ def test_case_07_processes_sample_different_completions_of_the_same_prompt(proce
         assert len(set(completions)) == 12
 
 
+@pytest.mark.long
 def test_case_08_processes_train_equally_many_rows_wherever_the_kept_ones_were_sampled(processes):
     assert [[len(rows) for rows in process["trained"]] for process in processes] == [[2] * 3] * 3
     held = []
@@ -238,6 +241,7 @@ def test_case_14_a_reward_function_sees_all_rollouts_of_a_prompt(num_rollouts, m
     assert seen == [(2 * num_rollouts, num_rollouts, num_rollouts)] * 2
 
 
+@pytest.mark.long
 def test_case_14_a_reward_function_sees_the_rollouts_of_its_own_process(processes):
     assert [process["num_rewarded"] for process in processes] == [[4] * 3] * 3  # 2 prompts x 6 over 3 processes
 

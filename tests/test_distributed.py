@@ -12,7 +12,8 @@ import pytest
 import torch
 
 DETERMINISTIC = ["two_groups", "one_group", "all_statistics", "random_rule"]
-WORLD_SIZES = [2, pytest.param(4, marks=pytest.mark.long)]
+pytestmark = pytest.mark.long
+WORLD_SIZES = [2, 4]
 CASES = {  # by the number of processes that train them
     1: DETERMINISTIC,
     2: [*DETERMINISTIC, "grpo", "n_equal_m", "grpo_lora", "n_equal_m_lora", "own_randomness", "one_large_group"],
@@ -84,10 +85,7 @@ def test_no_rows_are_exchanged_where_no_group_straddles(results):
     assert exchanged("two_groups", 2, results) == []
 
 
-@pytest.mark.parametrize(
-    ("case", "world_size"),
-    [("one_group", 2), pytest.param("one_group", 4, marks=pytest.mark.long), ("one_large_group", 2)],
-)
+@pytest.mark.parametrize(("case", "world_size"), [("one_group", 2), ("one_group", 4), ("one_large_group", 2)])
 def test_no_more_than_the_kept_rows_is_exchanged_however_many_are_sampled(case, world_size, results):
     batches = exchanged(case, world_size, results)
     assert 0 < len(batches) <= 4  # of four; by chance, each process may hold its share

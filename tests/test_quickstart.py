@@ -10,6 +10,7 @@ import pytest
 from trl_pods.examples import quickstart
 
 ROOT = Path(__file__).parents[1]
+pytestmark = pytest.mark.long
 
 
 @pytest.fixture(scope="module")
