@@ -263,6 +263,13 @@ def test_case_119_a_file_that_is_not_there_is_not_looked_for_on_the_hub(in_tmp, 
                 grpo.run(["--config", recipe(in_tmp, model_path, dataset_name=name), *arguments])
 
 
+@pytest.mark.parametrize("name", ["./start_model", "runs/mine/start_model", "/no/start_model"])
+def test_case_119_a_model_folder_that_is_not_there_is_not_looked_for_on_the_hub(name, in_tmp, model_path):
+    for arguments in ([], ["--dry_run"]):
+        with pytest.raises(SetupError, match=rf":\d+: `model_name_or_path` is '{name}', but there is no such folder"):
+            grpo.run(["--config", recipe(in_tmp, model_path, model_name_or_path=name), *arguments])
+
+
 @pytest.mark.parametrize("as_folder", [False, True])
 @pytest.mark.parametrize(
     ("file", "streaming"), [("data/train.jsonl", False), ("data/train.jsonl", True), ("data/train.json", False)]

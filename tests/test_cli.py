@@ -81,6 +81,18 @@ def test_the_help_of_grpo_lists_the_options_of_pods_and_of_trl(capsys):
     printed = capsys.readouterr().out
     for option in ("--num_rollouts", "--num_generations", "--dataset_adapter", "--dry_run", "--use_vllm", "--config"):
         assert option in printed
+    usage, *groups = re.findall(r"^(usage|[a-z][^\n]*|PODS):", printed, flags=re.MULTILINE)
+    assert usage == "usage" and printed.count("\n", 0, printed.index("\nPODS:")) < 10
+    assert groups == [
+        "options",
+        "PODS",
+        "data, rewards and clocks",
+        "model and LoRA, as in TRL",
+        "training, as in TRL's GRPOConfig",
+    ]
+    named = set(re.findall(r"^  (?:-h, )?--(\w+)", printed, flags=re.MULTILINE))
+    assert {action.dest for action in RecipeParser()._actions} <= named, "a group lost an option"
+    assert "(default: max_variance)" in " ".join(printed.split())
 
 
 def test_strategies_are_listed_with_what_they_keep(capsys):

@@ -200,6 +200,8 @@ def test_methods_that_cannot_be_are_refused(tmp_path):
     args = make_args(tmp_path)
     with pytest.raises(SetupError, match=r"'ppo', but a method is one of"):
         make_method("ppo", args)
+    with pytest.raises(SetupError, match=r"Did you mean 'grpo_drop'\?"):
+        make_method("grpo_dorp", args)
     with pytest.raises(SetupError, match=r"'grpo:random', but a method is one of"):
         make_method("grpo:random", args)
     with pytest.raises(SetupError, match=r"'pods:rndom'.*random"):

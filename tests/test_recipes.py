@@ -52,7 +52,7 @@ def values_of(name: str) -> dict:
 @pytest.mark.parametrize("name", ALL)
 def test_it_states_purpose_hardware_launch_and_override(name):
     header = (RECIPES / name).read_text().split("\n\n")[0]
-    for part in ("# Hardware: ", "# Launch:   ", "# Override: ", f"recipes/{name}"):
+    for part in ("# Hardware: ", "# Launch:   ", "# Override: ", f"--config {name.removesuffix('.yaml')}"):
         assert part in header
 
 

@@ -90,7 +90,9 @@ def test_a_function_in_place_of_a_name_is_refused_with_the_way_out():
 
 def test_an_unknown_name_lists_the_choices():
     with pytest.raises(
-        ValueError, match=r"'max_varience'.*'max_reward', 'max_variance', 'percentile', 'random'.*register"
+        ValueError,
+        match=r"'max_varience'. Did you mean 'max_variance'\?.*"
+        r"'max_reward', 'max_variance', 'percentile', 'random'.*register",
     ):
         get_strategy("max_varience")
 

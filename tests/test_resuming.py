@@ -131,6 +131,7 @@ def test_state_of_version_2_is_read(model_path, checkpoint):
     assert all(torch.equal(whole[name], resumed[name]) for name in whole)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("num_rollouts", [4, 8])
 def test_case_95_texts_that_outgrow_a_header_can_be_saved_and_resumed(num_rollouts, model_path, tmp_path, monkeypatch):
     texts = ["x" * 2**23] * 16  # 128 MB, more than the header of a safetensors file holds

@@ -4,12 +4,14 @@ import pickle
 from pathlib import Path
 
 import commands
+import pytest
 import torch
 from rows_worker import KEPT, columns
 
 from trl_pods.downsampling.rows import pack
 
 
+@pytest.mark.long
 def test_rows_arrive_at_another_process_as_they_were(tmp_path):
     commands.torchrun(Path(__file__).with_name("rows_worker.py"), tmp_path)
     for rank in range(2):

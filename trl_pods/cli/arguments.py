@@ -7,12 +7,12 @@ It is parsed strictly. Whatever is unknown or of a wrong type is named with its 
 import re
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import Any, NamedTuple, get_args, get_origin, get_type_hints
 
 import torch
 from datasets.exceptions import DatasetsError
-from trl import DatasetMixtureConfig, ModelConfig, TrlParser
+from trl import DatasetMixtureConfig, GRPOConfig, ModelConfig, TrlParser
 from trl.scripts.grpo import GRPOScriptArguments
 
 from ..checks.errors import SetupError
@@ -121,8 +121,24 @@ class RecipeParser(TrlParser, OptionParser):
         self.add_argument(
             "--config", metavar="RECIPE", help="YAML file with values for these options, or `trl-pods recipes`."
         )
+        self._show_in_groups()
         self.launcher = launch_flags()
         self._hints = {name: hint for kind in kinds for name, hint in get_type_hints(kind).items()}
+
+    def _show_in_groups(self) -> None:
+        """Show the options of PODS first in the help, then the command's own, the model's, and the training's."""
+        self.usage = "%(prog)s --config RECIPE [--OPTION VALUE ...]"
+        shown: set[str] = {"help", "config"}
+        for title, names in [
+            ("PODS", _names(PODSGRPOConfig) - _names(GRPOConfig)),
+            ("data, rewards and clocks", _names(PODSScriptArguments) | _names(DatasetMixtureConfig)),
+            ("model and LoRA, as in TRL", _names(ModelConfig)),
+            ("training, as in TRL's GRPOConfig", _names(GRPOConfig)),
+        ]:
+            group = self.add_argument_group(title)
+            group._group_actions = [action for action in self._actions if action.dest in names - shown]
+            shown |= names
+        self._optionals._group_actions = [action for action in self._actions if action.dest in ("help", "config")]
 
     def takes(self, name: str, value: Any) -> bool:
         """By the type of the field, of which `argparse` knows a part only."""
@@ -143,6 +159,10 @@ class RecipeParser(TrlParser, OptionParser):
                 words, return_remaining_strings=True, look_for_args_file=False
             )
         return Arguments(script, training, model, dataset, launch, recipe)
+
+
+def _names(kind: type) -> set[str]:
+    return {field.name for field in fields(kind)}
 
 
 def _takes(hint: Any, kind: type) -> bool:

@@ -3,6 +3,7 @@
 import functools
 import logging
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 from transformers import AutoConfig, AutoTokenizer, PreTrainedTokenizerBase
@@ -62,6 +63,7 @@ def load_setup(arguments: Arguments) -> Callable[[], None] | None:
     if model.model_name_or_path is None:
         raise ValueError("There is no model to train. Set `model_name_or_path`.")
     if script.setup_func is None:
+        _check_path(model.model_name_or_path)
         return None
     set_up = _import_function("setup_func", script.setup_func)
     kwargs = {} if script.task_kwargs is None else {"task_kwargs": script.task_kwargs}
@@ -124,6 +126,13 @@ def _check_model(arguments: Arguments) -> None:
         raise ValueError(
             f"`model_name_or_path` is {model.model_name_or_path!r}, which is no model that can be loaded: {error}"
         ) from error
+
+
+def _check_path(name: str) -> None:
+    """Check a name that can only be a path: those of the hub are `model` or `owner/model`."""
+    path = Path(name)
+    if not path.exists() and (path.is_absolute() or name.startswith(".") or len(path.parts) > 2):
+        raise ValueError(f"`model_name_or_path` is {name!r}, but there is no such folder. Check the path.")
 
 
 def _check_reporting(report_to: list[str]) -> None:

@@ -7,6 +7,7 @@ import sys
 from .. import __version__
 from ..checks.errors import did_you_mean, exit_on_user_error
 
+DEFAULTS = argparse.ArgumentDefaultsHelpFormatter
 EXAMPLES = """\
 examples:
   trl-pods quickstart
@@ -28,7 +29,9 @@ def main(arguments: list[str] | None = None) -> None:
     commands = parser.add_subparsers(dest="command", metavar="COMMAND")
     commands.add_parser("grpo", help="train as `trl grpo` does, on the most informative rollouts", add_help=False)
     commands.add_parser("compare", help="train by plain GRPO and by PODS for the same time", add_help=False)
-    quickstart = commands.add_parser("quickstart", help="make a small model and train it with PODS, on a CPU")
+    quickstart = commands.add_parser(
+        "quickstart", help="make a small model and train it with PODS, on a CPU", formatter_class=DEFAULTS
+    )
     quickstart.add_argument("--output_dir", default="runs/quickstart", help="folder for all that it makes")
     quickstart.add_argument("--seed", type=int, default=0, help="seed of the data, the model and the training")
     report = commands.add_parser("report", help="write a page about a run: rewards, what was kept, time, examples")

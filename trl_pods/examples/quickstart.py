@@ -4,7 +4,7 @@
 The task is reasoning-gym's `spell_backward`: spell an English word of three to five letters backward, scored by
 reasoning-gym itself. A model of 100,000 parameters is first fine-tuned to spell, then corrupted with shuffled
 answers until it is right only about one time in ten. Then `PODSGRPOTrainer` trains it, by the same script and recipe
-that `trl-pods grpo --config recipes/quickstart.yaml` uses, and the share of right answers is measured before and after
+that `trl-pods grpo --config quickstart` uses, and the share of right answers is measured before and after
 on words that it never saw.
 """
 

@@ -140,20 +140,26 @@ def _parse(arguments: list[str], prog: str) -> "Comparison":
 
 
 def _parser(prog: str) -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog=prog, description=__doc__, allow_abbrev=False)
+    parser = argparse.ArgumentParser(
+        prog=prog,
+        description=__doc__,
+        allow_abbrev=False,
+        formatter_class=argparse.ArgumentDefaultsHelpFormatter,
+    )
     add = parser.add_argument
     add(
         "--config",
         metavar="RECIPE",
         required=True,
+        default=argparse.SUPPRESS,  # in the help
         type=recipe_path,
         help="recipe of the PODS run, as for `trl-pods grpo`",
     )
     add("--methods", nargs="+", default=list(DEFAULT), help=f"of {list(METHODS)} and 'pods:STRATEGY'")
     add("--seeds", nargs="+", type=int, default=[0, 1, 2], help="seeds that are compared")
-    add("--learning_rates", nargs="+", type=float, help="to choose from, for each method")
+    add("--learning_rates", nargs="+", type=float, help="to choose from, for each method (if not set: the recipe's)")
     add("--tuning_seeds", nargs="+", type=int, default=[1000], help="seeds to choose them by")
-    add("--accuracy", help="reward function that is the accuracy (default: the first)")
+    add("--accuracy", help="reward function that is the accuracy (if not set: the first)")
     add("--cost_only", action="store_true", help="measure what a rollout and a row cost here, in a minute, and stop")
     add("--num_jobs", type=int, default=1, help="runs at a time, on a CPU with cores to spare")
     add("--output_dir", default="runs/compare", help="folder for all that it makes")

@@ -8,7 +8,7 @@ are sampled (n) and trained (m).
 from dataclasses import dataclass
 
 from ..checks.batch_sizes import prompts_per_generation
-from ..checks.errors import SetupError
+from ..checks.errors import SetupError, did_you_mean
 from ..config import PODSGRPOConfig
 from ..strategies.registry import get_strategy
 
@@ -47,7 +47,8 @@ def make_method(name: str, args: PODSGRPOConfig) -> Method:
     n, m = _sizes(args)
     kind, colon, strategy = name.partition(":")
     if kind not in METHODS or (colon and (kind != "pods" or not strategy)):
-        raise SetupError(f"`methods` has {name!r}, but a method is one of {list(METHODS)}, or 'pods:STRATEGY'.")
+        hint = did_you_mean(name, METHODS, "Name one of these.")
+        raise SetupError(f"`methods` has {name!r}, but a method is one of {list(METHODS)}, or 'pods:STRATEGY'. {hint}")
     if kind == "grpo":
         return Method(name, f"GRPO {m}", m, m, ("--num_rollouts", str(m), *_ALL_ROWS))
     if kind == "grpo_n":

@@ -6,6 +6,7 @@ from importlib import import_module
 from importlib.metadata import EntryPoint, entry_points
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from ..checks.errors import did_you_mean
 from .importing import import_path
 
 if TYPE_CHECKING:
@@ -127,8 +128,10 @@ def get_strategy(name: str) -> "Strategy":
         return _load_entry_point(name, installed[name])
     if "." in name:
         return _import_path(name)
+    known = sorted({*strategies, *installed})
+    hint = did_you_mean(name, known, "")
     raise ValueError(
-        f"There is no down-sampling strategy {name!r}. Choose one of {sorted({*strategies, *installed})}, give a "
+        f"There is no down-sampling strategy {name!r}. {hint}{' ' if hint else ''}Choose one of {known}, give a "
         "dotted import path, or register your own with `register_strategy`."
     )
 
